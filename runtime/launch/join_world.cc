@@ -13,6 +13,7 @@
 #include "runtime/base/clamp_timeout.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
+#include "runtime/base/open_file_limit.h"
 #include "runtime/base/random_id.h"
 #include "runtime/launch/job_store.h"
 #include "runtime/launch/launch_environment.h"
@@ -145,6 +146,7 @@ std::unique_ptr<World> JoinWorld(const WorldPlace& given, const WorldOptions& op
   WEFT_REQUIRE(
       options.backend != Backend::kLocal && options.backend != Backend::kMpi,
       "a world by arguments is one of processes over gloo or NCCL: its backend is auto, gloo or nccl");
+  RaiseOpenFileLimit();
   const MeetingRank self = MeetingRank::Self();
   Opened opened = Open(place, address, self);
   const auto job =

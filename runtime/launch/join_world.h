@@ -10,6 +10,7 @@ namespace weft {
 
 // Joins a world by arguments, without a launcher or its environment: as one rank, which is this process. A process may join
 // one after another: the end of a world waits for all its ranks, so that the next can meet at the same place.
+// Raises the limit of the process's open files (RaiseOpenFileLimit).
 //
 // Cost:    a few round trips to rank 0, and the time until all have come.
 // Threads: the world belongs to the calling thread.

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "runtime/base/error.h"
+#include "runtime/base/open_file_limit.h"
 #include "runtime/device/device_queue.h"
 #include "runtime/launch/device_backend_choice.h"
 #include "runtime/launch/hangs/flight_record.h"
@@ -164,6 +165,7 @@ std::unique_ptr<ProcessWorld> MakeProcessWorld(const std::optional<LaunchEnviron
   }
   WEFT_REQUIRE(options.backend != Backend::kLocal,
                "the local backend's ranks are threads of one process: RunRanks, or RunWorld");
+  RaiseOpenFileLimit();
   const bool uses_mpi =
       options.backend == Backend::kMpi || (options.backend == Backend::kAuto && environment->uses_mpi) ||
       (options.backend == Backend::kNccl && !environment->has_address() && environment->uses_mpi);

@@ -77,7 +77,7 @@ std::unique_ptr<ProcessWorld> MakeProcessWorldIn(const std::shared_ptr<JobStore>
                                                  const std::shared_ptr<MpiEnvironment>& mpi = nullptr);
 
 // The world of this process, as World::FromEnv says, with its environment already read (nullopt: there is
-// none).
+// none). Raises the limit of the process's open files (RaiseOpenFileLimit).
 std::unique_ptr<ProcessWorld> MakeProcessWorld(const std::optional<LaunchEnvironment>& environment,
                                                const WorldOptions& options);
 

@@ -15,6 +15,7 @@
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
 #include "runtime/base/host_name.h"
+#include "runtime/base/open_file_limit.h"
 #include "runtime/base/random_id.h"
 #include "runtime/store/prefix_store.h"
 #include "tools/launcher/agent.h"
@@ -149,6 +150,7 @@ int RunAgent(const LaunchOptions& options) {
 
 int Launch(const LaunchOptions& options) {
   OpenClosedStreams();
+  RaiseOpenFileLimit();
   // Under `bazel run` a program's name and files are meant from where the user stands.
   const std::string folder = UserPath(".");
   if (folder != "." && chdir(folder.c_str()) != 0) {

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
+#include "runtime/base/open_file_limit.h"
 #include "runtime/store/tcp_store_server.h"
 #include "tools/launcher/processes/signal_source.h"
 
@@ -85,6 +86,7 @@ int RunStore(const ParsedFlags& /*flags*/) {
   WEFT_REQUIRE(grace >= absl::ZeroDuration() && grace <= absl::Hours(24),
                "--grace=", absl::FormatDuration(grace), ": expected 0 to 24h");
   const absl::Duration suspicion = absl::GetFlag(FLAGS_suspicion_time);
+  RaiseOpenFileLimit();
   const TcpStoreServer server(
       {.host = absl::GetFlag(FLAGS_host),
        .port = port,

@@ -11,11 +11,14 @@
 // HOW = store: the ranks count and greet each other through World::store; RANK throws, and the others wait for a key
 // of its. HOW = count: the same, without the failure.
 //
+// HOW = files: the ranks open 200 files.
+//
 // HOW = train: 20 steps of a toy training whose state, a step and a value, rank 0 keeps in the file
 // TEST_STATE; a new generation goes on from there. In the first generation RANK is killed in step 12. Rank 0
 // prints the value at the end. TEST_KILLS="5,9": instead, in step 5 of the first generation and in step 9 of the second.
 // TEST_NOTE_SAVE: every step is a save that the launcher is told of.
 
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -145,6 +148,13 @@ void UseStore(const Job& job, World& world) {
   std::printf("counted\n");
 }
 
+// More than the soft limit that the test has set.
+void OpenFiles() {
+  for (int i = 0; i < 200; ++i)
+    WEFT_CHECK(open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0, "file ", i, " is too many");
+  std::printf("opened\n");
+}
+
 struct State {
   int step = 0;
   double value = 1;
@@ -214,6 +224,7 @@ int Main(int argc, char** argv) {
         size != nullptr ? std::atoi(size) : 1,
         [&](World& world) {
           if (job.how == "keep") return Keep(world, &kept);
+          if (job.how == "files") return OpenFiles();
           if (job.how == "store" || job.how == "count") return UseStore(job, world);
           job.how == "train" ? Train(job, world) : RunRank(job, world);
         },

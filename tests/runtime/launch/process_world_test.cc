@@ -77,6 +77,20 @@ TEST(ProcessWorldTest, AJobRunsToItsEnd) {
   }
 }
 
+// A rank may have a connection to each other one, per group: a shell's soft limit is too low for many.
+TEST(ProcessWorldTest, TheSoftLimitOfOpenFilesIsRaised) {
+  const int port = FreePort();
+  Processes processes;
+  for (int i = 0; i < kRanks; ++i) {
+    processes.Start({"/bin/bash", "-c", "ulimit -Sn 100; exec \"$0\" files", kProgram},
+                    Environment(i, {.port = port}));
+  }
+  for (const ProcessEnd& end : processes.Wait(seconds(60))) {
+    EXPECT_EQ(end.exit_code, 0) << end.err;
+    EXPECT_EQ(end.out, "opened\n");
+  }
+}
+
 TEST(ProcessWorldTest, RanksShareAStore) {
   for (const ProcessEnd& end : RunJob("count", 0)) {
     EXPECT_EQ(end.exit_code, 0) << end.err;

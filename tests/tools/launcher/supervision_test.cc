@@ -2,6 +2,7 @@
 // and that nothing is left running.
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -33,6 +34,14 @@ std::vector<std::string> Workers(int count, const std::string& script,
   std::vector<std::string> all = {absl::StrCat("--nproc-per-node=", count)};
   all.insert(all.end(), flags.begin(), flags.end());
   return WeftRun(all, script);
+}
+
+// `command`, by a shell that has set its limits by `ulimit` so.
+std::vector<std::string> WithLimit(const std::string& limit, const std::vector<std::string>& command) {
+  std::vector<std::string> limited = {"/bin/bash", "-c", absl::StrCat("ulimit ", limit, "; exec \"$@\""),
+                                      "bash"};
+  limited.insert(limited.end(), command.begin(), command.end());
+  return limited;
 }
 
 std::string InFolder(const std::string& folder, const std::string& script) {
@@ -256,6 +265,24 @@ TEST(SupervisionTest, RestartsEnd) {
   RunningProgram run(Workers(2, "[ $RANK = 0 ] && exit 6; sleep 60", {"--max_restarts", "1"}));
   EXPECT_EQ(run.Wait(), 6);
   EXPECT_THAT(run.err(), HasSubstr("the job failed (after 1 of 1 restarts): rank 0 exited with code 6"));
+}
+
+// A shell's soft limit is low, so that programs that ask for more have to raise it.
+TEST(SupervisionTest, TheSoftLimitOfOpenFilesIsRaised) {
+  RunningProgram run(WithLimit("-Sn 48", Workers(32, "[ $(ulimit -Sn) -gt 48 ]")));
+  EXPECT_EQ(run.Wait(), 0) << run.err();
+  RunningProgram store(WithLimit(
+      "-Sn 48", {"tools/weft_run", "store", "--host=127.0.0.1", "--port=0", "--dir=" + NewFolder()}));
+  ASSERT_TRUE(store.Await("127.0.0.1:", 2)) << store.err();
+  rlimit limit = {};
+  ASSERT_EQ(prlimit(store.pid(), RLIMIT_NOFILE, nullptr, &limit), 0);
+  EXPECT_GT(limit.rlim_cur, rlim_t{48});
+}
+
+// Memory for 32 workers' snapshots is 128 files, beside which their pipes would have no room.
+TEST(SupervisionTest, WorkersComeBeforeMemoryForSnapshots) {
+  RunningProgram run(WithLimit("-n 180", Workers(32, "[ -z \"$WEFT_SNAPSHOT_MEMORY\" ]")));
+  EXPECT_EQ(run.Wait(), 0) << run.err();
 }
 
 TEST(SupervisionTest, AProgramThatCannotStartIsOneLine) {

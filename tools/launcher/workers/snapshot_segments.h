@@ -14,7 +14,8 @@ namespace weft {
 // the system frees them when the process ends, however it does. Empty, and of no cost, until a worker writes there.
 class SnapshotSegments {
  public:
-  // For as many workers. `run_id`: shown in /proc/PID/fd. Where the system has no room for so many files, there are none.
+  // For as many workers. `run_id`: shown in /proc/PID/fd. Where the system has no room for so many files
+  // beside what the workers need, there are none.
   SnapshotSegments(const std::string& run_id, int num_workers);
 
   // What WEFT_SNAPSHOT_MEMORY tells the workers (runtime/launch/snapshot_memory.h); "" if there are none.
