@@ -34,12 +34,16 @@ Agent::Agent(AgentOptions options, Rendezvous* rendezvous, std::shared_ptr<Store
       wishes_(options_.guard) {}
 
 int Agent::Run() {
+  const auto end = [this] {
+    if (options_.end_server) options_.end_server();
+    FlushConsole();
+  };
   try {
     const int code = RunGenerations();
-    FlushConsole();
+    end();
     return code;
   } catch (...) {
-    FlushConsole();
+    end();
     throw;
   }
 }

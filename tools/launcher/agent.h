@@ -31,6 +31,9 @@ struct AgentOptions {
   pid_t guard = -1;  // the process above; once it is gone nobody waits for workers to save
   // Called once nobody wants to wait for a store that is away or full: calls to it end then. May be empty.
   std::function<void()> give_up_store = {};
+  // Called once this node has left the job: ends the store's server, if it is here. The last of the output may wait for its
+  // reader after that, and another job at the same address must not meet the store of this one. May be empty.
+  std::function<void()> end_server = {};
 };
 
 // What a launcher does on one node: starts this node's workers, generation after generation, until the job

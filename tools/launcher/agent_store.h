@@ -15,7 +15,7 @@
 namespace weft {
 
 // The store of a job, where its launchers meet and its workers too: a client, and on the node that holds it
-// the server, which lives as long as this.
+// the server, which lives as long as this at most: until the node has left the job.
 struct AgentStore {
   std::unique_ptr<TcpStoreServer> server;  // null: another node holds it
   std::shared_ptr<Store> store;            // null: cancelled

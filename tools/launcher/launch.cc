@@ -112,12 +112,11 @@ int RunAgent(const LaunchOptions& options) {
     return stop_signal != 0;
   };
   std::atomic<bool> given_up = false;
-  const AgentStore job =
-      OpenAgentStore(options, run_id, access,
-                     {.cancelled = cancelled,
-                      .say = [&](const std::string& line) { console.Say(line); },
-                      .warn = WriteLine,
-                      .give_up = [&] { return given_up || SignalSource::EndIsPending(); }});
+  AgentStore job = OpenAgentStore(options, run_id, access,
+                                  {.cancelled = cancelled,
+                                   .say = [&](const std::string& line) { console.Say(line); },
+                                   .warn = WriteLine,
+                                   .give_up = [&] { return given_up || SignalSource::EndIsPending(); }});
   if (job.store == nullptr) return 128 + stop_signal;
   if (options.store_apart) run_id = NameInStore(*job.store, run_id);
   if (job.server != nullptr && !alone && !job.server->notice().empty()) console.Say(job.server->notice());
@@ -141,7 +140,8 @@ int RunAgent(const LaunchOptions& options) {
                                             .node_id = node_id},
                                 .stop_grace = options.stop_grace,
                                 .guard = getppid(),
-                                .give_up_store = [&] { given_up = true; }};
+                                .give_up_store = [&] { given_up = true; },
+                                .end_server = [&] { job.server = nullptr; }};
   const std::unique_ptr<Rendezvous> rendezvous = MakeRendezvous(options, run_id, node_id, job, &console);
   return Agent(agent_options, rendezvous.get(), job.store, &console, &signals).Run();
 }

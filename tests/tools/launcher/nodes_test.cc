@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -15,7 +16,9 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/base/error.h"
 #include "runtime/store/tcp_store.h"
+#include "runtime/store/tcp_store_server.h"
 #include "tests/tools/launcher/launched_node.h"
 #include "tests/tools/launcher/running_program.h"
 #include "tools/launcher/processes/descendants.h"
@@ -307,6 +310,33 @@ TEST(NodesTest, ATokenIsAskedFor) {
   EXPECT_EQ(second.Wait(), 0);
   EXPECT_EQ(first.Wait(), 0);
   EXPECT_EQ(first.out(), "secret\n");
+}
+
+// Whether somebody can listen at that port of the loopback, if need be after a while.
+bool GetsFree(int port, milliseconds bound) {
+  const Clock::time_point deadline = Clock::now() + bound;
+  for (;;) {
+    try {
+      TcpStoreServer({.port = port});
+      return true;
+    } catch (const Error&) {
+      if (Clock::now() >= deadline) return false;
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+  }
+}
+
+// The next job at the same address, which other nodes may begin before this one's output is read, would meet its store.
+TEST(NodesTest, TheStoreEndsBeforeTheOutputIsRead) {
+  const int port = FreePort();
+  // More than a pipe holds, and less than weft_run does.
+  RunningProgram first(StaticNode(port, 0, "[ $RANK != 0 ] || seq 1 30000"));
+  RunningProgram second(StaticNode(port, 1, "true"));
+  EXPECT_EQ(second.Wait(), 0) << second.err();
+  EXPECT_TRUE(GetsFree(port, seconds(20)));
+  EXPECT_FALSE(IsGone(first.pid(), milliseconds(0)));
+  EXPECT_EQ(first.Wait(), 0) << first.err();
+  EXPECT_EQ(LinesOf(first.out()).size(), 30000u);
 }
 
 }  // namespace
