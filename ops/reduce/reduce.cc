@@ -97,15 +97,13 @@ std::string RuleProd(Operands operands, const ReduceAttributes& attributes) {
 }
 
 // dy times the product of the other elements, which y / x is not where x is 0: dim by dim, of what the dims
-// before have left. Of several dims in f64: the product along one may leave the range in which y lies.
+// before have left. In f64: that product may leave the range in which y and the gradient lie.
 void BackwardProd(ReduceContext& context) {
   if (!context.Wants(0)) return;
   const ReduceAttributes& attributes = context.attributes();
   const DType dtype = context.operand_type(0).dtype;
-  const bool has_several = (attributes.dims & (attributes.dims - 1)) != 0;
-  const DType work_dtype = has_several ? DType::kF64 : dtype;
   Shape kept = context.operand_type(0).shape;
-  Value rest = CastTo(context, context.saved("x"), work_dtype);
+  Value rest = CastTo(context, context.saved("x"), DType::kF64);
   std::vector<Value> cofactors;
   for (int dim = 0; dim < kept.ndim(); ++dim) {
     if (!HasDim(attributes.dims, dim)) continue;
@@ -116,7 +114,7 @@ void BackwardProd(ReduceContext& context) {
     rest = context.Emit(kProd, {rest}, {.dims = DimMaskOf({dim}), .keepdims = true});
     rest = context.Emit(kSettle, {rest});
   }
-  Value gradient = CastTo(context, context.grad(), work_dtype);
+  Value gradient = CastTo(context, context.grad(), DType::kF64);
   if (!attributes.keepdims && attributes.dims != 0) {
     gradient = context.Emit(kBroadcastTo, {gradient}, {.shape = kept, .missing_dims = attributes.dims});
   }

@@ -23,8 +23,8 @@ extern const Op<ReduceAttributes> kMean;
 extern const Op<ReduceAttributes> kReduceMax;
 extern const Op<ReduceAttributes> kReduceMin;
 // 1 where there is no element. The gradient is made of products of the other elements (kCofactor), not of
-// y / x: right where elements are 0, and one total a piece travels for each split dim. Over several dims it is
-// computed in f64.
+// y / x: right where elements are 0, and one total a piece travels for each split dim. It is computed in f64,
+// and rounded once.
 //
 // Layout: splitting a reduced dim gives Partial(product). Its terms have x's dtype: where the product of a
 //         piece leaves the dtype's range, the whole is inf, 0 or NaN, though one rank alone holds it. Cast x to

@@ -187,6 +187,24 @@ TEST(ProdTest, GradientIsRightWhereElementsAreZero) {
               ElementsAre(5, 14, 0, 6));
 }
 
+// The product of the others leaves the range of the dtype, and dy brings it back.
+TEST(ProdTest, GradientOverOneDimKeepsItsRange) {
+  const auto gradient = [](DType dtype, const std::vector<double>& x, double dy) {
+    const Tensor operand = CastTensor(F64({3}, x), dtype, MakeCpuAllocator());
+    const Tensor arriving = CastTensor(F64({}, {dy}), dtype, MakeCpuAllocator());
+    const Tensor dx = Backward(kProd, {operand}, {arriving}, {.dims = 0b1})[0];
+    EXPECT_EQ(dx.dtype(), dtype);
+    return dx.ToVector<double>();
+  };
+  const std::vector<double> large = {0x1p10, 0x1p7, 0x1p-3}, small = {0x1p-13, 0x1p-13, 0x1p6};
+  EXPECT_THAT(gradient(DType::kF16, large, 0x1p-3), ElementsAre(2, 16, 0x1p14));
+  EXPECT_THAT(gradient(DType::kF16, large, 0), ElementsAre(0, 0, 0));
+  EXPECT_THAT(gradient(DType::kF16, small, 0x1p15), ElementsAre(256, 256, 0x1p-11));
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    EXPECT_THAT(gradient(dtype, {0x1p70, 0x1p70, 0x1p-40}, 0x1p-40), ElementsAre(0x1p-10, 0x1p-10, 0x1p100));
+  }
+}
+
 // The product of a column leaves the range of the dtype, and that of the rows comes back into it.
 TEST(ProdTest, GradientOverSeveralDimsKeepsItsRange) {
   const Tensor x = Tensor::FromValues<float>({2, 2}, {1e30f, 1e-30f, 1e30f, 1e-30f});
