@@ -62,18 +62,21 @@ void BackwardLog(Context& context) {
   if (context.Wants(0)) context.SetGrad(0, context.Emit(kDiv, {context.grad(), context.saved("x")}));
 }
 
+// dy / (2 y): 2 y is exact and in range, which dy / y may leave though its half does not.
 void BackwardSqrt(Context& context) {
   if (!context.Wants(0)) return;
-  const Value quotient = context.Emit(kDiv, {context.grad(), context.saved("y")});
-  context.SetGrad(0, context.Emit(kScale, {quotient}, {}, {.factor = 0.5}));
+  const Value divisor = context.Emit(kScale, {context.saved("y")}, {}, {.factor = 2});
+  context.SetGrad(0, context.Emit(kDiv, {context.grad(), divisor}));
 }
 
+// ((dy (-y / 2)) y) y: each product lies between dy and the result, up to a factor of 2, while y^3 may leave
+// the range.
 void BackwardRsqrt(Context& context) {
   if (!context.Wants(0)) return;
   const Value y = context.saved("y");
-  const Value cube = context.Emit(kMul, {y, context.Emit(kSquare, {y})});
-  context.SetGrad(0,
-                  context.Emit(kScale, {context.Emit(kMul, {context.grad(), cube})}, {}, {.factor = -0.5}));
+  Value gradient = context.Emit(kMul, {context.grad(), context.Emit(kScale, {y}, {}, {.factor = -0.5})});
+  for (int power = 0; power < 2; ++power) gradient = context.Emit(kMul, {gradient, y});
+  context.SetGrad(0, gradient);
 }
 
 void BackwardTanh(Context& context) {

@@ -325,6 +325,34 @@ TEST(ElementwiseTest, TheGradientOfADivisorIsInRangeWhereItsSlopeIs) {
   }
 }
 
+// dy / y would be 81920, more than f16 has.
+TEST(ElementwiseTest, TheGradientOfSqrtIsInRangeWhereDyByYIsNot) {
+  const Tensor x = FromDoubles({2}, {0x1p-24, 4}, DType::kF16);
+  const Tensor dy = FromDoubles({2}, {20, 3}, DType::kF16);
+  EXPECT_EQ(Backward(kSqrt, {x}, {dy})[0].ToVector<double>(), (std::vector<double>{40960, 0.75}));
+}
+
+// y^3 would leave the range at one end or the other, or, subnormal, lose digits.
+TEST(ElementwiseTest, TheGradientOfRsqrtGoesThroughNoCube) {
+  struct Case {
+    DType dtype;
+    double x, dy;
+    double tolerance;  // relative: y's rounding three times, and that of three products
+  };
+  const Case cases[] = {{DType::kF16, 1e-4, 0.01, 0x1p-8},    {DType::kF16, 1e-4, 0, 0},
+                        {DType::kF16, 3e4, 1000, 0x1p-8},     {DType::kBF16, 1e-30, 1e-10, 0x1p-5},
+                        {DType::kF32, 1e-30, 1e-10, 0x1p-19}, {DType::kF64, 1e-220, 1e-50, 0x1p-48}};
+  for (const Case& c : cases) {
+    const Tensor x = FromDoubles({}, {c.x}, c.dtype);
+    const Tensor dy = FromDoubles({}, {c.dy}, c.dtype);
+    const double x_value = x.ToVector<double>()[0];
+    const double expected = -0.5 * dy.ToVector<double>()[0] / x_value / std::sqrt(x_value);
+    EXPECT_NEAR(Backward(kRsqrt, {x}, {dy})[0].ToVector<double>()[0], expected,
+                c.tolerance * std::abs(expected))
+        << DTypeName(c.dtype) << " at x = " << c.x;
+  }
+}
+
 TEST(ElementwiseTest, MisuseIsNamed) {
   const Tensor f32 = Uniform({2, 3}, 0, 1);
   const Tensor f64 = Uniform({2, 3}, 0, 1, DType::kF64);
