@@ -2,6 +2,7 @@
 
 #include "ops/elementwise/elementwise.h"
 #include "ops/elementwise/elementwise_op.h"
+#include "ops/elementwise/scalar_arithmetic.h"
 
 namespace weft {
 namespace {
@@ -28,15 +29,17 @@ void BackwardErf(Context& context) {
   if (context.Wants(0)) context.SetGrad(0, context.Emit(kErfGrad, {context.saved("x"), context.grad()}));
 }
 
-// Of dx = dy y (1 - y).
+// Of dx = dy y (1 - y): p (1 - 2 y) with p = g dy. Near y = 1/2 the difference is exact; p - 2 (p y) is not, since
+// p y has been rounded.
 void BackwardSigmoidGrad(Context& context) {
   const Value y = context.saved("y");
   const Value g = context.grad();
   if (context.Wants(1)) context.SetGrad(1, context.Emit(kSigmoidGrad, {y, g}));
   if (!context.Wants(0)) return;
   const Value p = context.Emit(kMul, {g, context.saved("dy")});
-  const Value lost = context.Emit(kScale, {context.Emit(kMul, {p, y})}, {}, {.factor = 2});
-  context.SetGrad(0, context.Emit(kSub, {p, lost}));
+  const Value twice = context.Emit(kScale, {y}, {}, {.factor = 2});
+  const Value slope = context.Emit(kShift, {twice}, {}, {.negate = true, .shift = 1});
+  context.SetGrad(0, context.Emit(kMul, {p, slope}));
 }
 
 // Of dx = dy 2 / sqrt(pi) exp(-x^2).

@@ -134,6 +134,22 @@ TEST(TranscendentalTest, FusedDerivatives) {
   }
 }
 
+// At the next number above 1/2, where the slope 1 - 2 y is what two nearly equal numbers differ by.
+TEST(TranscendentalTest, TheSecondDerivativeOfSigmoidKeepsItsDigits) {
+  struct Precision {
+    DType dtype;
+    double epsilon;
+  };
+  const Precision precisions[] = {
+      {DType::kBF16, 0x1p-7}, {DType::kF16, 0x1p-10}, {DType::kF32, 0x1p-23}, {DType::kF64, 0x1p-52}};
+  for (const auto& [dtype, epsilon] : precisions) {
+    const Tensor y = FromDoubles({1}, {0.5 * (1 + epsilon)}, dtype);
+    const Tensor dy = FromDoubles({1}, {1.5}, dtype);
+    const Tensor g = FromDoubles({1}, {1}, dtype);
+    EXPECT_EQ(Elements(Backward(kSigmoidGrad, {y, dy}, {g})[0])[0], -1.5 * epsilon) << DTypeName(dtype);
+  }
+}
+
 TEST(MagnitudeTest, AbsAndSign) {
   for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
     const Tensor x = FromDoubles({7}, {-1.5, 2, 0, -0.0, kInf, -kInf, kNan}, dtype);
