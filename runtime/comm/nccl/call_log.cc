@@ -19,10 +19,18 @@ void Put(std::string* out, const std::string& text) {
   Put(out, static_cast<int64_t>(text.size()));
   out->append(text);
 }
+// How many, and then each; behind the second of several alike, how many more there are: an all-gather has one count per member,
+// nearly all of them equal. Pairs of number and times would be longer where all differ.
 template <class Numbers>
 void PutAll(std::string* out, const Numbers& numbers) {
   Put(out, static_cast<int64_t>(numbers.size()));
-  for (int64_t number : numbers) Put(out, number);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    Put(out, numbers[i]);
+    if (i == 0 || numbers[i] != numbers[i - 1]) continue;
+    const size_t second = i;
+    while (i + 1 < numbers.size() && numbers[i + 1] == numbers[i]) ++i;
+    Put(out, static_cast<int64_t>(i - second));
+  }
 }
 
 // Of which of a row's things the text tells, and how many follow.
@@ -55,7 +63,16 @@ class Reader {
   template <class Numbers>
   Numbers All() {
     Numbers numbers;
-    for (int64_t left = Number(); left > 0; --left) numbers.push_back(Number());
+    for (int64_t left = Number(); left > 0; --left) {
+      const int64_t number = Number();
+      const bool is_again = !numbers.empty() && numbers.back() == number;
+      numbers.push_back(number);
+      if (!is_again) continue;
+      const int64_t more = Number();
+      WEFT_CHECK(0 <= more && more < left, "not a call log");
+      numbers.resize(numbers.size() + static_cast<size_t>(more), number);
+      left -= more;
+    }
     return numbers;
   }
   // Returns how many things follow.

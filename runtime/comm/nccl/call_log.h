@@ -79,7 +79,7 @@ class CallLog {
   // and the first that have not, 128 and all of their first batch.
   CallLog Told(size_t kept = kKept) const;
 
-  // As text for a store, and back.
+  // As text for a store, and back. Short where a call's counts are alike, however many members there are.
   // Errors: Internal for what Encode has not made.
   std::string Encode() const;
   static CallLog Decode(absl::string_view text);

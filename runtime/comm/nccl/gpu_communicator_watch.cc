@@ -10,7 +10,8 @@ std::chrono::milliseconds ToMilliseconds(int64_t ns) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::nanoseconds(ns));
 }
 
-// What goes wrong in `step`, on the device or for lack of memory, is not what ends the group, and keeps no other step back.
+// What goes wrong in `step`, on the device, in the store or for lack of memory, is not what ends the group, and keeps no other
+// step back.
 template <class Step>
 void RunStep(const Step& step) noexcept {
   try {
@@ -185,7 +186,7 @@ void GpuCommunicator::Look(const NcclHub::Round& round) noexcept {
       suspected_ns = suspected_ns_;
       if (round.call.has_value() || late.has_value() || suspicion.has_value()) log = log_.Told();
     }
-    if (round.call.has_value()) judge_.Answer(*round.call, log);
+    if (round.call.has_value()) RunStep([&] { judge_.Answer(*round.call, log); });
     if (failure_.failed()) return;
     if (suspicion.has_value()) {
       const auto since = ToMilliseconds(round.now_ns - suspected_ns);

@@ -43,9 +43,45 @@ TEST(CallLogTest, IsTheSameAfterItHasBeenText) {
   EXPECT_EQ(log.received_from(3).At(1)->type, "f32[5]");
 }
 
+TEST(CallLogTest, CountsThatAreAlikeInPartAreTheSameAfterTheyHaveBeenText) {
+  CallLog log;
+  for (const std::vector<int64_t>& counts : std::vector<std::vector<int64_t>>{
+           {},
+           {5},
+           {5, 5},
+           {5, 5, 5},
+           {0, 0, 0, 0},
+           {5, 7, 7, 5, 5, 5, 0},
+           {5, 5, 7, 7, 5, 5},
+           {1, 2, 3, 4, 5},
+       }) {
+    log.AddCall({.kind = CollectiveKind::kAllToAll, .counts = {counts.begin(), counts.end()}}, counts);
+  }
+  EXPECT_EQ(CallLog::Decode(log.Encode()), log);
+}
+
+// All members leave theirs in the store at once: as numbers of their own, these counts would be 1.8 MB for each.
+TEST(CallLogTest, TheLogOfAThousandMembersIsShort) {
+  CollectiveDescriptor gather = {.kind = CollectiveKind::kAllGather, .dtype = DType::kBF16};
+  gather.counts.assign(1024, 855'468);
+  gather.counts.back() = 855'467;
+  CallLog log;
+  for (int i = 0; i < 256; ++i) log.AddCall(gather, {});
+  log.Done(CollectiveKind::kAllGather, 128);
+  const CallLog told = log.Told();
+  EXPECT_EQ(told.calls().there.size(), 256u);
+  EXPECT_LT(told.Encode().size(), size_t{64} << 10);
+  EXPECT_EQ(CallLog::Decode(told.Encode()), told);
+}
+
 TEST(CallLogTest, WhatIsNoLogIsRefused) {
-  EXPECT_NE(MessageOf([] { CallLog::Decode("12"); }).find("not a call log"), std::string::npos);
-  EXPECT_NE(MessageOf([] { CallLog::Decode("x y "); }).find("not a call log"), std::string::npos);
+  // The last three have one call, whose counts are 5 and 5 and then too few, too many, or less than none.
+  for (const char* text : {"12", "x y ", "1 0 1 1 1 0 0 0 0 0 2 5 5 ", "1 0 1 1 1 0 0 0 0 0 2 5 5 1 0 0 0 ",
+                           "1 0 1 1 1 0 0 0 0 0 2 5 5 -1 0 0 0 "}) {
+    EXPECT_NE(MessageOf([&] { CallLog::Decode(text); }).find("not a call log"), std::string::npos) << text;
+  }
+  EXPECT_EQ(CallLog::Decode("1 0 1 1 1 0 0 0 0 0 2 5 5 0 0 0 0 ").calls().At(1)->descriptor.counts,
+            (CollectiveDescriptor::Counts{5, 5}));
 }
 
 TEST(CallLogTest, TheFirstDisagreementIsFoundWhateverCameAfter) {

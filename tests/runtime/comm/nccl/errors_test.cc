@@ -128,6 +128,48 @@ TEST(NcclErrorsTest, OneMemberReadsTheLogsOfAll) {
   EXPECT_EQ(num_readers, 1);
 }
 
+// Takes no member's log: it is full, or the log is too long for it.
+class RefusingStore final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+
+  void Set(absl::string_view key, absl::string_view value) override {
+    if (absl::StrContains(key, "/at/")) Throw(absl::StatusCode::kResourceExhausted, "the store is full");
+    ForwardingStore::Set(key, value);
+  }
+};
+
+// Rank 1 is in no call of the group that could be late, and NCCL does not tell it either.
+TEST(NcclErrorsTest, AMemberWhoseLogTheStoreRefusesHearsOfTheEnd) {
+  const auto fake = std::make_shared<FakeNccl>();
+  fake->set_aborts_are_heard(false);
+  std::barrier all(2);
+  const auto body = [&](World& world) {
+    const auto group = world.NewGroup("dp", {0, 1});
+    all.arrive_and_wait();  // in the group
+    if (world.rank() == 0) {
+      fake->SetAsyncError(0, NcclResult::kRemoteError);
+      ErrorOf(absl::StatusCode::kAborted, [&] { BlockUntilItEnds(*group); });
+    }
+    all.arrive_and_wait();  // it has ended for rank 0
+    if (world.rank() == 1) {
+      const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      const std::string message = ErrorOf(absl::StatusCode::kAborted, [&] {
+        while (std::chrono::steady_clock::now() < give_up) {
+          group->SendRecv({}, {}).Wait();
+          std::this_thread::sleep_for(milliseconds(5));
+        }
+      });
+      ExpectContains(message, {"group 'dp'", "remote process exited"});
+    }
+    all.arrive_and_wait();  // rank 0 has not finished till then
+  };
+  RunNcclRanks(2, body, fake, std::chrono::minutes(2), {.tell = [](const std::string&) {}}, {},
+               [](std::shared_ptr<Store> store, int /*rank*/) {
+                 return std::make_shared<RefusingStore>(std::move(store));
+               });
+}
+
 TEST(NcclErrorsTest, AnErrorOfTheDeviceEndsTheGroupOnAllMembers) {
   std::barrier all(2);
   RunNcclRanks(2, [&](World& world) {
