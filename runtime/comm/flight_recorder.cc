@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "runtime/base/error.h"
+#include "runtime/comm/group_text.h"
 
 namespace weft {
 namespace {
@@ -49,7 +50,10 @@ absl::string_view FlightStateName(FlightEntry::State state) {
 }
 
 std::string FlightGroup::Key() const {
-  return absl::StrCat(name, "[", absl::StrJoin(ranks, ","), "]#", ordinal);
+  // Of thousands of ranks, whose statuses and records name their groups often, a list would be 20 KB.
+  constexpr size_t kListed = 16;
+  return absl::StrCat(name, "[", ranks.size() <= kListed ? absl::StrJoin(ranks, ",") : RankSetText(ranks),
+                      "]#", ordinal);
 }
 
 struct FlightRecorder::OpenedGroup {

@@ -53,15 +53,15 @@ absl::string_view FlightStateName(FlightEntry::State state);
 // A group that a recorder knows. Members give their groups the same key, so that records can be compared.
 struct FlightGroup {
   int id = 0;
-  std::string name;  // "tp"
-  std::vector<int> ranks;
+  std::string name;              // "tp"
+  std::vector<int> ranks;        // ascending
   int ordinal = 0;               // among the groups of these ranks that this rank has made
   uint64_t num_collectives = 0;  // issued so far
   bool closed = false;
 
   bool operator==(const FlightGroup&) const = default;
 
-  // "tp[2,3]#0": the same on all members.
+  // "tp[2,3]#0", of more than 16 ranks "dp[0-4095]#0" (RankSetText): the same on all members.
   std::string Key() const;
 };
 

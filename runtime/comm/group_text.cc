@@ -1,7 +1,12 @@
 #include "runtime/comm/group_text.h"
 
+#include <utility>
+
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "runtime/base/error.h"
 
 namespace weft {
 
@@ -39,6 +44,28 @@ std::string RankSetText(const std::vector<int>& ranks) {
     i = last + 1;
   }
   return text;
+}
+
+std::vector<int> ParseRankSet(absl::string_view text) {
+  using Two = std::pair<absl::string_view, absl::string_view>;
+  const auto number = [&](absl::string_view part) {
+    int value = 0;
+    WEFT_REQUIRE(absl::SimpleAtoi(part, &value), "not a set of ranks: '", text, "'");
+    return value;
+  };
+  std::vector<int> ranks;
+  if (text.empty()) return ranks;
+  for (const absl::string_view run : absl::StrSplit(text, ',')) {
+    const Two by_stride = absl::StrSplit(run, absl::MaxSplits(':', 1));
+    const Two ends = absl::StrSplit(by_stride.first, absl::MaxSplits('-', 1));
+    const int64_t last = number(ends.second.empty() ? ends.first : ends.second);
+    const int stride = by_stride.second.empty() ? 1 : number(by_stride.second);
+    WEFT_REQUIRE(stride > 0, "not a set of ranks: '", text, "'");
+    for (int64_t rank = number(ends.first); rank <= last; rank += stride) {
+      ranks.push_back(static_cast<int>(rank));
+    }
+  }
+  return ranks;
 }
 
 }  // namespace weft

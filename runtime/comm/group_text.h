@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "runtime/comm/collective.h"
 
 namespace weft {
@@ -28,6 +29,10 @@ std::string WaitedText(const std::string& call, int world_rank, std::chrono::mil
 
 // A set of ranks, ascending, as short text for keys: "0-3,8", and with a stride "0-8190:2". No other set has the same.
 std::string RankSetText(const std::vector<int>& ranks);
+
+// The set whose text it is.
+// Errors: InvalidArgument for what is no set's text.
+std::vector<int> ParseRankSet(absl::string_view text);
 
 }  // namespace weft
 

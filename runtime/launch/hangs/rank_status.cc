@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/comm/group_text.h"
 
 namespace weft {
 namespace {
@@ -107,7 +108,7 @@ std::string RankStatus::ToJson() const {
   for (const PendingOperation& operation : pending) {
     json["pending"].push_back({{"group", operation.group},
                                {"axis", operation.axis},
-                               {"ranks", operation.ranks},
+                               {"ranks", RankSetText(operation.ranks)},
                                {"sequence", operation.sequence},
                                {"call", operation.call},
                                {"where", operation.where},
@@ -137,7 +138,7 @@ RankStatus RankStatus::FromJson(const std::string& text) {
       PendingOperation operation;
       item.at("group").get_to(operation.group);
       item.at("axis").get_to(operation.axis);
-      item.at("ranks").get_to(operation.ranks);
+      operation.ranks = ParseRankSet(item.at("ranks").get<std::string>());
       item.at("sequence").get_to(operation.sequence);
       item.at("call").get_to(operation.call);
       item.at("where").get_to(operation.where);

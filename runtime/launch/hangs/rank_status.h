@@ -14,7 +14,7 @@ namespace weft {
 struct PendingOperation {
   std::string group;       // FlightGroup::Key: the same on all members
   std::string axis;        // the group's name: "tp"
-  std::vector<int> ranks;  // world ranks of the members
+  std::vector<int> ranks;  // world ranks of the members, ascending
   uint64_t sequence = 0;
   std::string call;        // "all_reduce(f32, sum, count 12)"
   std::string where;       // "blocks.2.attn.qkv, activation"; may be empty

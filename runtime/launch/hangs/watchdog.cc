@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/clamp_timeout.h"
 #include "runtime/base/crc32c.h"
+#include "runtime/base/error.h"
 
 namespace weft {
 namespace {
@@ -19,8 +20,8 @@ constexpr int kAnswerIntervals = 3;
 
 std::string StatusKey(int rank) { return absl::StrCat("hang/status/", rank); }
 
-// A group's part of a key, the same on all its members. FlightGroup::Key lists the ranks, and of thousands of them it would be
-// longer than a store's keys may be.
+// A group's part of a key, the same on all its members. FlightGroup::Key has the group's name, and thousands of ranks if no runs
+// of them are alike: it may be longer than a store's keys.
 std::string ShortKey(const std::string& group) {
   constexpr size_t kLongest = 1024;
   if (group.size() <= kLongest) return group;
@@ -82,8 +83,13 @@ void Watchdog::Loop() {
   while (!wake_.wait_for(lock, options_.interval, [this] { return stop_; })) {
     try {
       Round();
+    } catch (const Error& error) {
+      // Mostly the store is gone: whoever watches it tells so. The job may go on without explanations.
+      if (error.code() == absl::StatusCode::kInvalidArgument && told_.insert("refused").second) {
+        options_.tell(absl::StrCat("weft: hangs cannot be explained: ", error.message()));
+      }
     } catch (const std::exception&) {
-      // The store is gone: whoever watches it tells so. The job may go on without explanations.
+      // Nor without memory for them.
     }
   }
 }

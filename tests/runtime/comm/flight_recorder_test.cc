@@ -89,6 +89,17 @@ TEST(FlightRecorderTest, GroupsOfTheSameRanksAreNumberedAndTheClosedKeptForAWhil
   EXPECT_EQ(recorder.Snapshot().groups[0].Key(), "tp[0,2]#1");
 }
 
+TEST(FlightRecorderTest, TheKeyOfALargeGroupIsShort) {
+  const auto key = [](int num_ranks, int stride) {
+    FlightGroup group = {.name = "dp", .ranks = {}, .ordinal = 3};
+    for (int i = 0; i < num_ranks; ++i) group.ranks.push_back(stride * i);
+    return group.Key();
+  };
+  EXPECT_EQ(key(16, 1), "dp[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15]#3");
+  EXPECT_EQ(key(17, 1), "dp[0-16]#3");
+  EXPECT_EQ(key(4096, 2), "dp[0-8190:2]#3");
+}
+
 TEST(FlightRecorderTest, CallsAndTagsReadLikeTheErrorsDo) {
   FlightEntry entry = AllReduce(1);
   EXPECT_EQ(entry.Call(), "all_reduce(bf16, max, count 12)");

@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "runtime/store/store.h"
+#include "tests/message_of.h"
 
 namespace weft {
 namespace {
@@ -22,7 +23,17 @@ TEST(GroupTextTest, SetsOfRanksAreShort) {
       {{0, 3, 4, 5}, "0,3-5"},
       {{0, 2, 5, 8}, "0,2-8:3"},
   };
-  for (const auto& [ranks, text] : texts) EXPECT_EQ(RankSetText(ranks), text);
+  for (const auto& [ranks, text] : texts) {
+    EXPECT_EQ(RankSetText(ranks), text);
+    EXPECT_EQ(ParseRankSet(text), ranks);
+  }
+}
+
+TEST(GroupTextTest, WhatIsNoSetOfRanksIsRefused) {
+  for (const char* text : {"x", "1,", "1-x", "-1", "0-4:0", "0-4:x", "0-2-4"}) {
+    EXPECT_EQ(InvalidArgumentMessage([&] { ParseRankSet(text); }),
+              std::string("not a set of ranks: '") + text + "'");
+  }
 }
 
 TEST(GroupTextTest, NoTwoSetsOfRanksHaveOneText) {
@@ -33,6 +44,7 @@ TEST(GroupTextTest, NoTwoSetsOfRanksHaveOneText) {
       if ((set >> rank & 1) != 0) ranks.push_back(rank);
     }
     const auto [found, is_new] = sets.try_emplace(RankSetText(ranks), set);
+    EXPECT_EQ(ParseRankSet(found->first), ranks);
     EXPECT_TRUE(is_new) << RankSetText(ranks) << " of " << found->second << " and " << set;
   }
 }

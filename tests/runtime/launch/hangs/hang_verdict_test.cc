@@ -1,5 +1,9 @@
 #include "runtime/launch/hangs/hang_verdict.h"
 
+#include <numeric>
+#include <string>
+#include <vector>
+
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
 #include "tests/message_of.h"
@@ -170,6 +174,9 @@ TEST(RankStatusTest, TravelsAsJson) {
             std::string::npos);
   EXPECT_NE(MessageOf([] { RankStatus::FromJson("{\"rank\": \"x\"}"); }).find("not a rank's status"),
             std::string::npos);
+  std::string text = status.ToJson();
+  text.replace(text.find("2-3"), 3, "2-x");
+  EXPECT_EQ(InvalidArgumentMessage([&] { RankStatus::FromJson(text); }), "not a set of ranks: '2-x'");
 }
 
 // Such as paths in another encoding than UTF-8.
@@ -186,6 +193,27 @@ TEST(RankStatusTest, TravelsAsJsonWithNamesOfAnyBytes) {
   EXPECT_EQ(read.pending[0].axis, "t\uFFFDrk");
   EXPECT_EQ(read.num_collectives.count(read.pending[0].group), 1u);
   EXPECT_EQ(RankStatus::FromJson(read.ToJson()), read);
+}
+
+// Of six groups and 64 operations under way: a store's value has at most 1 MiB.
+TEST(RankStatusTest, AmongThousandsOfRanksItIsShort) {
+  FlightRecorder recorder;
+  std::vector<int> ranks(4096);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  for (int i = 0; i < 6; ++i) {
+    FlightRecorder::OpenedGroup* const group = recorder.OpenGroup("dp", ranks);
+    FlightEntry entry;
+    entry.kind = CollectiveKind::kReduceScatter;
+    entry.async = true;
+    entry.issued_ns = FlightClock();
+    const uint64_t num_pending = i == 0 ? 64 : 0;
+    for (entry.sequence = 1; entry.sequence <= num_pending; ++entry.sequence) recorder.Issue(group, entry);
+  }
+  const RankStatus status = StatusOf(5, recorder);
+  EXPECT_EQ(status.pending.size(), 64u);
+  EXPECT_EQ(status.num_collectives.size(), 6u);
+  EXPECT_LT(status.ToJson().size(), size_t{256} << 10);
+  EXPECT_EQ(RankStatus::FromJson(status.ToJson()), status);
 }
 
 TEST(RankStatusTest, TellsWhatIsPendingAndWhatWasLast) {

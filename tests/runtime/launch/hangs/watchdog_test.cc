@@ -275,6 +275,32 @@ TEST(WatchdogTest, AGroupMayHaveALongKey) {
   EXPECT_NE(LineWith(told, "while rank 0 waits in barrier() #1 on axis " + name), "");
 }
 
+class RefusingStore : public ForwardingStore {
+ public:
+  RefusingStore() : ForwardingStore(std::make_shared<HashStore>()) {}
+  void Set(absl::string_view /*key*/, absl::string_view /*value*/) override {
+    ++num_refused;
+    ThrowInvalidArgument("the value is too long");
+  }
+  std::atomic<int> num_refused = 0;
+};
+
+// Such as a status. For others that rank is one that does not answer.
+TEST(WatchdogTest, WhatTheStoreRefusesIsToldOnce) {
+  Told told;
+  RefusingStore store;
+  FlightRecorder recorder;
+  Watchdog watchdog(2, &store, told.Options());
+  watchdog.Watch({0, &recorder, [](absl::StatusCode, const std::string& text) { ADD_FAILURE() << text; }});
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (store.num_refused < 3) {
+    store.Add("hang/call", 1);
+    std::this_thread::sleep_for(milliseconds(5));
+    ASSERT_LT(std::chrono::steady_clock::now(), give_up);
+  }
+  EXPECT_EQ(told.lines(), std::vector<std::string>{"weft: hangs cannot be explained: the value is too long"});
+}
+
 // A rank that did not answer in one stall is not silent since then in the next.
 TEST(WatchdogTest, TheSecondsOfSilenceAreThoseOfThisStall) {
   Told told;
