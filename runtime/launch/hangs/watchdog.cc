@@ -13,21 +13,42 @@
 namespace weft {
 namespace {
 
+// "<number> <rank>": the last call for statuses, and who made it and judges. "<number>": nobody does any more.
 constexpr char kCallKey[] = "hang/call";
 
 // Watchdogs look at their own pace: an answer comes within one interval, or two of a busy machine.
 constexpr int kAnswerIntervals = 3;
 
+// Whoever judges calls again after two intervals, and what it takes to read thousands of statuses. After so many without a call
+// it has stopped, and another judges.
+constexpr int kCallIntervals = 25;
+
+std::optional<int> CallerOf(const std::string& call) {
+  const size_t space = call.find(' ');
+  int rank = 0;
+  if (space == std::string::npos || !absl::SimpleAtoi(call.substr(space + 1), &rank)) return std::nullopt;
+  return rank;
+}
+
 std::string StatusKey(int rank) { return absl::StrCat("hang/status/", rank); }
 
-// A group's part of a key, the same on all its members. FlightGroup::Key has the group's name, and thousands of ranks if no runs
-// of them are alike: it may be longer than a store's keys.
+// A group's part of a key, the same on all its members. FlightGroup::Key has the group's name, and thousands of ranks if no
+// runs of them are alike: it may be longer than a store's keys.
 std::string ShortKey(const std::string& group) {
   constexpr size_t kLongest = 1024;
   if (group.size() <= kLongest) return group;
   return absl::StrCat(group.substr(0, kLongest), "...",
                       CrcText(Crc64(group.data(), static_cast<int64_t>(group.size()))));
 }
+
+// What a rank waits in, as part of a key, the same on all members. Messages are numbered apart from collectives, and by each
+// member for itself.
+std::string OperationKey(int rank, const PendingOperation& operation) {
+  return absl::StrCat(ShortKey(operation.group), "/",
+                      operation.collective ? "" : absl::StrCat("message/", rank, "/"), operation.sequence);
+}
+
+std::string DeadlockKey(const std::string& operation) { return absl::StrCat("hang/deadlock/", operation); }
 
 double Seconds(std::chrono::milliseconds duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -73,8 +94,8 @@ void Watchdog::Watch(Rank rank) {
 
 void Watchdog::Forget(int rank, const std::string& how) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (CallerOf(call_text_) == rank) StopJudging();
   ranks_.erase(rank);
-  late_.erase(rank);
   gone_[rank] = how;
 }
 
@@ -107,35 +128,75 @@ void Watchdog::Round() {
     late_.clear();
     own_call_.reset();
     silent_since_.clear();  // nobody asks
-    return;
+    return StopJudging();
   }
+  if (store_ != nullptr) {
+    // As the others' come: names that are no UTF-8 are changed on the way, and must be the same.
+    for (RankStatus& status : own) status = RankStatus::FromJson(status.ToJson());
+  }
+  if (const std::optional<std::vector<RankReport>> reports = Ask(own)) JudgeAll(*reports);
+  for (const RankStatus& status : own) EndIfDeadlocked(status);
+}
+
+std::optional<std::vector<RankReport>> Watchdog::Ask(const std::vector<RankStatus>& own) {
+  if (store_ == nullptr) return Collect(own);
   // Statuses are asked for anew each time they are judged: what has moved meanwhile waits in no circle.
-  if (store_ != nullptr && !own_call_.has_value()) {
-    own_call_ = store_->Add(kCallKey, 1);
-    called_at_ = std::chrono::steady_clock::now();
-    return;
+  if (!own_call_.has_value()) {
+    if (!Call()) {
+      late_.clear();
+      silent_since_.clear();
+    }
+    return std::nullopt;
   }
-  const std::vector<RankReport> reports = Collect(own);
+  // Asked before they are read, which may take longer than that: whoever is read early has had less time to answer.
+  const bool is_patient =
+      std::chrono::steady_clock::now() - called_at_ < kAnswerIntervals * options_.interval;
+  std::vector<RankReport> reports = Collect(own);
   const bool all_answered = std::all_of(reports.begin(), reports.end(), [](const RankReport& report) {
     return report.status.has_value() || !report.gone.empty();
   });
-  const auto patience = kAnswerIntervals * options_.interval;
-  if (store_ != nullptr && !all_answered && std::chrono::steady_clock::now() - called_at_ < patience) return;
-  for (const RankStatus& status : own) {
-    if (IsLate(status)) {
-      Judge(ranks_.at(status.rank), status, reports);
-    } else {
-      late_.erase(status.rank);
-    }
-  }
+  if (!all_answered && is_patient) return std::nullopt;
   own_call_.reset();
+  return reports;
+}
+
+bool Watchdog::AnotherJudges() const {
+  const std::optional<int> caller = CallerOf(call_text_);
+  if (!caller.has_value() || ranks_.count(*caller) > 0 || gone_.count(*caller) > 0) return false;
+  return std::chrono::steady_clock::now() - call_came_at_ < kCallIntervals * options_.interval;
+}
+
+bool Watchdog::Call() {
+  if (AnotherJudges()) return false;
+  const std::string text = absl::StrCat(call_ + 1, " ", ranks_.begin()->first);
+  if (store_->CompareSet(kCallKey, call_text_, text) != text) return false;
+  call_text_ = text;
+  ++call_;
+  own_call_ = call_;
+  called_at_ = call_came_at_ = std::chrono::steady_clock::now();
+  return true;
+}
+
+void Watchdog::StopJudging() noexcept {
+  const std::optional<int> caller = CallerOf(call_text_);
+  if (!caller.has_value() || ranks_.count(*caller) == 0) return;
+  try {
+    const std::string text = absl::StrCat(call_);
+    store_->CompareSet(kCallKey, call_text_, text);
+    call_text_ = text;
+  } catch (const std::exception&) {
+    // Of the store: another judges when it has waited for long enough.
+  }
 }
 
 void Watchdog::AnswerCall(const std::vector<RankStatus>& own) {
   const std::optional<std::string> text = store_->TryGet(kCallKey);
+  if (!text.has_value() || *text == call_text_) return;
+  call_text_ = *text;
   int64_t call = 0;
-  if (!text.has_value() || !absl::SimpleAtoi(*text, &call) || call == call_) return;
+  if (!absl::SimpleAtoi(text->substr(0, text->find(' ')), &call) || call == call_) return;
   call_ = call;
+  call_came_at_ = std::chrono::steady_clock::now();
   for (const RankStatus& status : own) {
     store_->Set(StatusKey(status.rank), absl::StrCat(call, " ", status.ToJson()));
   }
@@ -145,10 +206,7 @@ std::vector<RankReport> Watchdog::Collect(const std::vector<RankStatus>& own) {
   std::vector<RankReport> reports(world_size_);
   for (int rank = 0; rank < world_size_; ++rank) reports[rank].rank = rank;
   for (const auto& [rank, how] : gone_) reports[rank].gone = how;
-  for (const RankStatus& status : own) {
-    // As the others' come: names that are no UTF-8 are changed on the way, and must be the same.
-    reports[status.rank].status = store_ == nullptr ? status : RankStatus::FromJson(status.ToJson());
-  }
+  for (const RankStatus& status : own) reports[status.rank].status = status;
   if (store_ == nullptr) return reports;
   const auto now = std::chrono::steady_clock::now();
   for (RankReport& report : reports) {
@@ -172,38 +230,64 @@ bool Watchdog::IsFirst(const std::string& key, std::string* text) {
   return agreed == own && told_.insert(key).second;
 }
 
-void Watchdog::EndDeadlock(const Rank& rank, const std::string& text) {
+// Ranks that wait in one operation are in the same circle, if in any, and told of together: one of them is judged for all.
+void Watchdog::JudgeAll(const std::vector<RankReport>& reports) {
+  // Whose own thread waits, which makes circles, before one that only has it under way; then who has waited longest.
+  const auto precedence = [&](int rank) {
+    const RankStatus& status = *reports[rank].status;
+    return std::pair(status.held_by() != nullptr, status.waits_in()->seconds);
+  };
+  std::map<std::string, int> ranks;  // by the operation's key
+  for (const RankReport& report : reports) {
+    if (!report.status.has_value() || !IsLate(*report.status)) continue;
+    const std::string operation = OperationKey(report.rank, *report.status->waits_in());
+    const auto [found, is_new] = ranks.try_emplace(operation, report.rank);
+    if (!is_new && precedence(report.rank) > precedence(found->second)) found->second = report.rank;
+  }
+  std::erase_if(late_, [&](const auto& late) { return ranks.count(late.first) == 0; });
+  for (const auto& [operation, rank] : ranks) Judge(operation, rank, reports);
+}
+
+void Watchdog::Judge(const std::string& operation, int rank, const std::vector<RankReport>& reports) {
+  const std::optional<HangVerdict> verdict = ExplainHang(reports, rank);
+  if (!verdict.has_value()) return;
+  Late& late =
+      late_.try_emplace(operation, Late{.next_tell_seconds = Seconds(options_.tell_after)}).first->second;
+  // Twice: statuses are not of one moment, and a circle that is real stays.
+  if (std::exchange(late.in_circle, verdict->deadlock) && verdict->deadlock) {
+    return TellDeadlock(operation, verdict->text);
+  }
+  const double seconds = reports[rank].status->waits_in()->seconds;
+  if (verdict->deadlock || seconds < late.next_tell_seconds) return;
+  // Whoever judged before, or judges next, finds the same key: the times double alike.
+  std::string text = verdict->text;
+  const std::string key = absl::StrCat("hang/told/", operation, "/", late.next_tell_seconds);
+  const bool is_first = IsFirst(key, &text);
+  while (late.next_tell_seconds <= seconds) late.next_tell_seconds *= 2;
+  if (is_first) options_.tell(absl::StrCat("weft: waiting: ", text));
+}
+
+void Watchdog::TellDeadlock(const std::string& operation, const std::string& text) {
   if (!deadlock_.has_value()) {
     deadlock_ = absl::StrCat("deadlock: ", text);
     if (IsFirst("hang/deadlock", &*deadlock_)) options_.tell(absl::StrCat("weft: ", *deadlock_));
   }
-  rank.fail(absl::StatusCode::kAborted, *deadlock_);
+  deadlocked_.insert(operation);
+  if (store_ != nullptr) store_->Set(DeadlockKey(operation), *deadlock_);
 }
 
-void Watchdog::Judge(const Rank& rank, const RankStatus& status, const std::vector<RankReport>& reports) {
-  const std::optional<HangVerdict> verdict = ExplainHang(reports, rank.rank);
-  if (!verdict.has_value()) return;
-  const PendingOperation& operation = *status.waits_in();
-  Late& late = late_[rank.rank];
-  // Messages are numbered apart from collectives, and by each member for itself.
-  const std::string number = operation.collective
-                                 ? absl::StrCat(operation.sequence)
-                                 : absl::StrCat("message/", rank.rank, "/", operation.sequence);
-  if (late.group != operation.group || late.number != number) {
-    late = {operation.group, number, Seconds(options_.tell_after), /*in_circle=*/false};
+// Only what a rank's own thread waits in makes a circle.
+void Watchdog::EndIfDeadlocked(const RankStatus& status) {
+  const PendingOperation* const held_by = status.held_by();
+  if (!IsLate(status) || held_by == nullptr || !held_by->collective) return;
+  const std::string operation = OperationKey(status.rank, *held_by);
+  std::optional<std::string> text;
+  if (deadlocked_.count(operation) > 0) {
+    text = deadlock_;
+  } else if (store_ != nullptr) {
+    text = store_->TryGet(DeadlockKey(operation));
   }
-  // Twice: statuses are not of one moment, and a circle that is real stays.
-  if (std::exchange(late.in_circle, verdict->deadlock) && verdict->deadlock) {
-    return EndDeadlock(rank, verdict->text);
-  }
-  if (verdict->deadlock || operation.seconds < late.next_tell_seconds) return;
-  // The members' times double alike, so that they find the same key.
-  std::string text = verdict->text;
-  const std::string key =
-      absl::StrCat("hang/told/", ShortKey(operation.group), "/", number, "/", late.next_tell_seconds);
-  const bool is_first = IsFirst(key, &text);
-  while (late.next_tell_seconds <= operation.seconds) late.next_tell_seconds *= 2;
-  if (is_first) options_.tell(absl::StrCat("weft: waiting: ", text));
+  if (text.has_value()) ranks_.at(status.rank).fail(absl::StatusCode::kAborted, *text);
 }
 
 }  // namespace weft

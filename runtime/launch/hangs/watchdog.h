@@ -25,10 +25,12 @@ namespace weft {
 // Explains hangs while they last: when a collective is late, asks all ranks where they are, tells one verdict
 // for the job, and ends the groups of ranks that wait for each other in a circle, with that verdict as their
 // error. So a mismatch across groups is an error within 5 s (late_after, and two questions of an interval or
-// two each), whatever the timeout; a slow rank is only named.
+// two each), whatever the timeout; a slow rank is only named. Of the processes of a job, one that is late asks and judges
+// for all, as long as it is late; the others learn from it that their operations are in a circle.
 //
 // Cost:    a thread, which looks at each of its ranks' recorders every interval, and then, with a store, asks
-//          it once (one key) whether somebody calls for statuses.
+//          it once (one key) whether somebody calls for statuses. While a rank is late, each rank writes one key per call, and
+//          one that is late reads another one each interval; the process that judges reads those of all ranks for each call.
 // Threads: any.
 // Source:  the idea of PyTorch's flight recorder with desync debug; the comparison happens at run time here.
 class Watchdog {
@@ -53,20 +55,28 @@ class Watchdog {
   void Forget(int rank, const std::string& how);
 
  private:
-  // A late operation of one of this process's ranks, and what has been made of it.
+  // What has been made of a late operation.
   struct Late {
-    std::string group;
-    std::string number;  // among the group's collectives, or among this rank's messages there
     double next_tell_seconds = 0;
-    bool in_circle = false;  // in the round before
+    bool in_circle = false;  // when it was judged last
   };
 
   void Loop();
   void Round();
+  // What is to be judged now; nullopt: answers are awaited, or another process judges.
+  std::optional<std::vector<RankReport>> Ask(const std::vector<RankStatus>& own);
   std::vector<RankReport> Collect(const std::vector<RankStatus>& own);
   void AnswerCall(const std::vector<RankStatus>& own);
-  void Judge(const Rank& rank, const RankStatus& status, const std::vector<RankReport>& reports);
-  void EndDeadlock(const Rank& rank, const std::string& text);
+  // Calls for statuses, unless another process does. True: this one judges the answers.
+  bool Call();
+  bool AnotherJudges() const;
+  // Another process may judge, if it was this one.
+  void StopJudging() noexcept;
+  void JudgeAll(const std::vector<RankReport>& reports);
+  // `operation`: its key, as `late_` has it; `rank` waits in it.
+  void Judge(const std::string& operation, int rank, const std::vector<RankReport>& reports);
+  void TellDeadlock(const std::string& operation, const std::string& text);
+  void EndIfDeadlocked(const RankStatus& status);
   bool IsLate(const RankStatus& status) const;
   // True once for the job; the text that all agree on is left in `text`.
   bool IsFirst(const std::string& key, std::string* text);
@@ -79,12 +89,15 @@ class Watchdog {
   bool stop_ = false;
   std::map<int, Rank> ranks_;
   std::map<int, std::string> gone_;
-  std::map<int, Late> late_;         // by rank
-  int64_t call_ = 0;                 // the last call for statuses that was answered
-  std::optional<int64_t> own_call_;  // the one that this process has made
+  std::map<std::string, Late> late_;  // by the operation's key; of the process that judges
+  std::string call_text_;             // the last call for statuses, as the store has it
+  int64_t call_ = 0;                  // its number
+  std::chrono::steady_clock::time_point call_came_at_;
+  std::optional<int64_t> own_call_;  // one that this process has made, and whose answers it has not judged
   std::chrono::steady_clock::time_point called_at_;
   std::map<int, std::chrono::steady_clock::time_point> silent_since_;  // ranks that do not answer
   std::optional<std::string> deadlock_;                                // the text of the first that was found
+  std::set<std::string> deadlocked_;  // operations that this process has found in a circle
   std::set<std::string> told_;
   std::thread thread_;  // last: it uses the rest
 };
