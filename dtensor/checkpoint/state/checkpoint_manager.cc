@@ -270,13 +270,13 @@ void CheckpointManager::Write(const StepToWrite& step) {
   // What a save that fails would have referred to is written anew by the next.
   const PieceTable before = std::exchange(last_table_, {});
   if (!options_.incremental) {
-    written_ = WriteStep(agreement_, *files_, options_.folder, step);
+    written_ = WriteStep(agreement_, *files_, options_.folder, step, &known_steps_);
   } else {
     StepToWrite shorter = step;
     for (PieceToSave& piece : shorter.pieces) {
       if (!agreement_.cancelled().stop_requested()) RefersTo(before, &piece);
     }
-    written_ = WriteStep(agreement_, *files_, options_.folder, shorter);
+    written_ = WriteStep(agreement_, *files_, options_.folder, shorter, &known_steps_);
   }
   stats_.cpu = ThreadSeconds() - cpu;
   if (options_.on_saved == nullptr || world_.rank() != 0) return;

@@ -161,7 +161,8 @@ class CheckpointManager {
   std::optional<int64_t> snapshot_step_;
   StateTexts resumed_texts_;
   HostPieces host_;
-  PieceTable last_table_;  // of the last save: what the next one may refer to
+  PieceTable last_table_;   // of the last save: what the next one may refer to
+  KnownSteps known_steps_;  // rank 0's
   SaveStats last_save_;
   // Of a save that is under way: what the writer leaves, read once it has ended.
   std::thread writer_;

@@ -83,7 +83,8 @@ void ImportStep(const std::shared_ptr<Files>& files, const std::string& folder, 
   MakeFolders(*files, folder);
   RunRanks(1, [&](World& world) {
     Agreement agreement(world, std::chrono::hours(1));
-    WriteStep(agreement, *files, folder, write);
+    KnownSteps none;
+    WriteStep(agreement, *files, folder, write, &none);
   });
 }
 

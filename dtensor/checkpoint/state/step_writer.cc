@@ -97,8 +97,10 @@ void WriteHint(Files& files, const std::string& folder, int64_t step) {
   }
 }
 
-void Publish(Files& files, const std::string& folder, const StepToWrite& step, Manifest manifest,
-             const std::vector<std::string>& reports) {
+// Returns the manifest, with all that the ranks report.
+Manifest Publish(Files& files, const std::string& folder, const StepToWrite& step,
+                 const std::vector<std::string>& reports) {
+  Manifest manifest = step.manifest;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     TakeReport(static_cast<int>(rank), reports[rank], &manifest);
   }
@@ -118,17 +120,66 @@ void Publish(Files& files, const std::string& folder, const StepToWrite& step, M
   files.SyncFolder(temporary);
   GiveName(files, folder, temporary, JoinPath(folder, StepName(manifest.step)));
   WriteHint(files, folder, manifest.step);
-  try {
-    DropSteps(files, folder, step.keep, manifest.step);
-  } catch (const Error&) {
-    // Old steps that stay cost space; the next save tries again.
+  return manifest;
+}
+
+// Whether a step has the files of which its manifest was read, by their sizes.
+bool HasFiles(Files& files, const std::string& path, const Manifest& manifest) {
+  if (!files.SizeOf(JoinPath(path, kManifestName))) return false;
+  return std::all_of(manifest.files.begin(), manifest.files.end(), [&](const auto& file) {
+    return files.SizeOf(JoinPath(path, file.first)) == file.second.num_bytes;
+  });
+}
+
+// Steps below the newest, ascending.
+struct OldSteps {
+  std::vector<int64_t> whole;
+  std::vector<int64_t> may_go;  // these, and those that refer to a step that is gone
+};
+
+OldSteps LookAtOldSteps(Files& files, const std::string& folder, const std::vector<int64_t>& steps,
+                        int64_t newest, KnownSteps* known) {
+  const auto is_gone = [&](int64_t step) { return !std::binary_search(steps.begin(), steps.end(), step); };
+  const auto lacks_a_step = [&](const Manifest& manifest) {
+    return std::any_of(manifest.refers_to.begin(), manifest.refers_to.end(), is_gone);
+  };
+  std::erase_if(*known, [&](const auto& step) { return is_gone(step.first); });
+  std::set<int64_t> intact;  // of themselves
+  for (const int64_t step : steps) {
+    if (step >= newest) break;
+    const auto found = known->find(step);
+    if (found != known->end() && HasFiles(files, JoinPath(folder, StepName(step)), found->second)) {
+      intact.insert(step);
+      continue;
+    }
+    known->erase(step);
+    const StepVerdict verdict = InspectStep(files, folder, step);
+    if (!verdict.has_own_files) continue;
+    intact.insert(step);
+    Manifest manifest = ReadManifest(files, folder, step);
+    // What is broken in others' files is looked at again.
+    if (verdict.problems.empty() || lacks_a_step(manifest)) known->emplace(step, std::move(manifest));
   }
+  const auto refers_to_intact = [&](const Manifest& manifest) {
+    return std::all_of(manifest.refers_to.begin(), manifest.refers_to.end(),
+                       [&](int64_t other) { return other >= newest || intact.count(other) > 0; });
+  };
+  OldSteps old;
+  for (const int64_t step : intact) {
+    const auto found = known->find(step);
+    if (found == known->end()) continue;
+    const bool lacks = lacks_a_step(found->second);
+    const bool is_whole = !lacks && refers_to_intact(found->second);
+    if (is_whole) old.whole.push_back(step);
+    if (is_whole || lacks) old.may_go.push_back(step);
+  }
+  return old;
 }
 
 }  // namespace
 
 WrittenPieces WriteStep(Agreement& agreement, Files& files, const std::string& folder,
-                        const StepToWrite& step) {
+                        const StepToWrite& step, KnownSteps* known) {
   const Manifest& manifest = step.manifest;
   const std::string temporary = TemporaryPath(folder, step);
   WrittenPieces written;
@@ -147,7 +198,12 @@ WrittenPieces WriteStep(Agreement& agreement, Files& files, const std::string& f
           },
       .conclude =
           [&](const std::vector<std::string>& reports) {
-            Publish(files, folder, step, manifest, reports);
+            const Manifest published = Publish(files, folder, step, reports);
+            try {
+              DropSteps(files, folder, step.keep, published, known);
+            } catch (const Error&) {
+              // Old steps that stay cost space; the next save tries again.
+            }
             return std::string();
           },
       .undo = [&] { RemoveFolder(files, temporary); },
@@ -171,35 +227,30 @@ void RemoveLeftovers(Files& files, const std::string& folder,
   }
 }
 
-void DropSteps(Files& files, const std::string& folder, int keep, int64_t newest) {
+void DropSteps(Files& files, const std::string& folder, int keep, const Manifest& newest, KnownSteps* known) {
   if (keep <= 0) return;
-  // Below `newest`: `whole` are some of `intact`, whose references may be gone.
-  std::vector<int64_t> whole, intact, above = {newest};
-  for (const int64_t step : ListSteps(files, folder)) {
-    if (step > newest) above.push_back(step);
-    if (step >= newest) continue;
-    const StepVerdict verdict = InspectStep(files, folder, step);
-    if (verdict.has_own_files) intact.push_back(step);
-    if (verdict.problems.empty()) whole.push_back(step);
-  }
-  const size_t stay = std::min(whole.size(), static_cast<size_t>(keep) - 1);
-  std::set<int64_t> kept(whole.end() - static_cast<int64_t>(stay), whole.end());
-  std::vector<int64_t> readers(kept.begin(), kept.end());
-  readers.insert(readers.end(), above.begin(), above.end());
-  for (const int64_t step : readers) {
+  const std::vector<int64_t> steps = ListSteps(files, folder);
+  known->insert_or_assign(newest.step, newest);
+  OldSteps old = LookAtOldSteps(files, folder, steps, newest.step, known);
+  const size_t stay = std::min(old.whole.size(), static_cast<size_t>(keep) - 1);
+  std::set<int64_t> kept(old.whole.end() - static_cast<int64_t>(stay), old.whole.end());
+  std::vector<const Manifest*> readers = {&newest};
+  for (const int64_t step : kept) readers.push_back(&known->at(step));
+  for (const Manifest* reader : readers) kept.insert(reader->refers_to.begin(), reader->refers_to.end());
+  for (auto step = std::upper_bound(steps.begin(), steps.end(), newest.step); step != steps.end(); ++step) {
     try {
-      const Manifest manifest = ReadManifest(files, folder, step);
+      const Manifest manifest = ReadManifest(files, folder, *step);
       kept.insert(manifest.refers_to.begin(), manifest.refers_to.end());
     } catch (const Error& error) {
       const bool is_broken =
           error.code() == absl::StatusCode::kDataLoss || error.code() == absl::StatusCode::kNotFound;
-      if (step == newest || !is_broken) throw;
+      if (!is_broken) throw;
     }
   }
   // The highest first: wherever this ends, what is left refers to nothing that is gone, but for steps that were kept for
   // their own elements alone.
-  std::reverse(intact.begin(), intact.end());
-  for (const int64_t step : intact) {
+  std::reverse(old.may_go.begin(), old.may_go.end());
+  for (const int64_t step : old.may_go) {
     if (kept.count(step) > 0) continue;
     // Out of sight at once: a crash in the middle leaves no half of a step under its name.
     const std::string going = JoinPath(folder, absl::StrCat(StepName(step), ".old.tmp"));

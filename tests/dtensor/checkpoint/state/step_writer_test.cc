@@ -3,6 +3,7 @@
 #include "dtensor/checkpoint/state/step_writer.h"
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/launch/run_ranks.h"
+#include "tests/dtensor/checkpoint/files/counting_files.h"
 #include "tests/dtensor/checkpoint/files/crash_files.h"
 #include "tests/dtensor/checkpoint/state/state_cases.h"
 #include "tests/message_of.h"
@@ -58,6 +60,43 @@ TEST(StepWriterTest, TheStepJustSavedStaysBelowHigherOnes) {
   SaveSteps(files, {600}, /*keep=*/2);
   EXPECT_THAT(ListSteps(*files, kFolder), ElementsAre(500, 600, 900, 1000));
   EXPECT_THAT(VerifyStep(*files, kFolder, 600).problems, IsEmpty());
+}
+
+// The headers of what another life has left are read once, those of what this one has written never.
+TEST(StepWriterTest, HeadersOfOldStepsAreNotReadAtEachSave) {
+  const std::string folder = testing::TempDir() + "/known_steps";
+  std::filesystem::remove_all(folder);
+  for (const int64_t first : {1, 11}) {
+    const auto files = std::make_shared<CountingFiles>();
+    RunRanks(2, [&](World& world) {
+      const State state = SmallState(world, 2);
+      CheckpointManager manager(world, {.folder = folder, .keep = 3, .files = files});
+      size_t num_reads = 0;
+      for (int64_t step = first; step < first + 5; ++step) {
+        manager.Save(step, state);
+        if (world.rank() != 0) continue;  // which alone reads
+        if (step == first) num_reads = files->reads().size();
+        EXPECT_EQ(files->reads().size(), num_reads) << step;
+      }
+    });
+    EXPECT_EQ(files->reads().empty(), first == 1);
+    EXPECT_THAT(ListSteps(*files, folder), ElementsAre(first + 2, first + 3, first + 4));
+  }
+  std::filesystem::remove_all(folder);
+}
+
+// What is known of a step holds while its files have their sizes.
+TEST(StepWriterTest, AKnownStepThatLosesAFileNoLongerCounts) {
+  const auto files = std::make_shared<CrashFiles>();
+  RunRanks(2, [&](World& world) {
+    const State state = SmallState(world, 2);
+    CheckpointManager manager(world, {.folder = kFolder, .keep = 2, .files = files});
+    for (int64_t step = 1; step <= 4; ++step) {
+      if (step == 4) OnFirst(world, [&] { Cut(*files, "runs/step-000000003/rank-00001.safetensors"); });
+      manager.Save(step, state);
+    }
+  });
+  EXPECT_THAT(ListSteps(*files, kFolder), ElementsAre(2, 3, 4));
 }
 
 TEST(StepWriterTest, WhatCannotBeReadIsNotBroken) {
@@ -156,7 +195,8 @@ TEST(StepWriterTest, AStepThatLacksAFileIsNotPublished) {
     piece.name = "a";
     piece.record.box = {{2}, {world.rank()}, {1}};
     piece.elements = Tensor::FromValues<float>({1}, {1});
-    EXPECT_THAT(MessageOf([&] { WriteStep(agreement, *files[world.rank()], kFolder, write); }),
+    KnownSteps known;
+    EXPECT_THAT(MessageOf([&] { WriteStep(agreement, *files[world.rank()], kFolder, write, &known); }),
                 HasSubstr("rank-00001.safetensors' is not there"));
   });
   EXPECT_THAT(files[0]->List(kFolder), IsEmpty());
