@@ -17,9 +17,9 @@
 #include "dtensor/checkpoint/folder/step_reader.h"
 #include "dtensor/checkpoint/memory/snapshot_files.h"
 #include "dtensor/checkpoint/state/broken_step.h"
+#include "dtensor/checkpoint/state/earlier_elements.h"
 #include "dtensor/checkpoint/state/shared_folder.h"
 #include "dtensor/checkpoint/state/step_contents.h"
-#include "runtime/base/crc32c.h"
 #include "runtime/base/error.h"
 #include "runtime/tensor/copy.h"
 
@@ -39,22 +39,6 @@ double ThreadSeconds() {
 
 // Where all cores compute, a writer of the same weight takes a third of what a rank has; at 10 of nice(2), a tenth.
 constexpr int kWriterNice = 10;
-
-// A reference to the same elements of an earlier step, if they are.
-bool RefersTo(const PieceTable& table, PieceToSave* piece) {
-  const auto known = table.find(piece->name);
-  if (known == table.end() || !known->second.at || !known->second.crc64 ||
-      known->second.dtype != piece->record.dtype || known->second.box != piece->record.box) {
-    return false;
-  }
-  const int64_t num_bytes = piece->record.num_bytes();
-  if (Crc32c(piece->elements.data(), num_bytes) != known->second.crc32c ||
-      Crc64(piece->elements.data(), num_bytes) != *known->second.crc64) {
-    return false;
-  }
-  piece->record = known->second;
-  return true;
-}
 
 }  // namespace
 
@@ -268,13 +252,14 @@ void CheckpointManager::AddPieces(const std::vector<LocalStateTensor>& tensors, 
 void CheckpointManager::Write(const StepToWrite& step) {
   const double cpu = ThreadSeconds();
   // What a save that fails would have referred to is written anew by the next.
-  const PieceTable before = std::exchange(last_table_, {});
+  PieceTable before = std::exchange(last_table_, {});
   if (!options_.incremental) {
     written_ = WriteStep(agreement_, *files_, options_.folder, step, &known_steps_);
   } else {
     StepToWrite shorter = step;
+    EarlierElements earlier(*files_, options_.folder, step.manifest.step, std::move(before));
     for (PieceToSave& piece : shorter.pieces) {
-      if (!agreement_.cancelled().stop_requested()) RefersTo(before, &piece);
+      if (!agreement_.cancelled().stop_requested()) earlier.ReferFrom(&piece);
     }
     written_ = WriteStep(agreement_, *files_, options_.folder, shorter, &known_steps_);
   }

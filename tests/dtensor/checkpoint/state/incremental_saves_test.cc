@@ -111,6 +111,71 @@ TEST(IncrementalSavesTest, OldStepsGoWhateverHasBecomeOfThoseThatTheyReferTo) {
   });
 }
 
+// One tensor that never changes, and one that does.
+struct TunedRun {
+  TunedRun(World& world, const std::shared_ptr<CrashFiles>& files, int keep)
+      : context(Bind(world, DeviceMesh())),
+        frozen(Full(context, DType::kF32, {1000}, 1)),
+        trained(Full(context, DType::kF32, {1000}, 0)),
+        manager(world, {.folder = kFolder, .keep = keep, .incremental = true, .files = files}) {
+    state.Add("tensors", TensorsPart({{"frozen", frozen}, {"trained", trained}}));
+  }
+  void Save(int64_t step) {
+    FillTensor(trained.ToLocal(), static_cast<double>(step));
+    manager.Save(step, state);
+  }
+
+  IntrusivePtr<MeshContext> context;
+  DTensor frozen, trained;
+  CheckpointManager manager;
+  State state;
+};
+
+// Somebody has removed the file that would be referred to, or it has lost its end: the elements are still here. Nothing that is
+// broken is removed.
+TEST(IncrementalSavesTest, WhatAnEarlierFileHasLostIsWrittenAnew) {
+  for (const bool is_cut : {false, true}) {
+    const auto files = std::make_shared<CrashFiles>();
+    RunRanks(1, [&](World& world) {
+      TunedRun run(world, files, /*keep=*/1);
+      run.Save(1);
+      run.Save(2);
+      EXPECT_THAT(ReadManifest(*files, kFolder, 2).refers_to, ElementsAre(1));
+      const std::string path = "runs/step-000000001/rank-00000.safetensors";
+      if (is_cut) {
+        const std::string bytes = files->BytesOf(path);
+        files->Replace(path,
+                       bytes.substr(0, bytes.size() - 4001));  // "trained", which stands last, and a byte
+      } else {
+        files->Remove(path);
+      }
+      run.Save(3);
+      EXPECT_THAT(ReadManifest(*files, kFolder, 3).refers_to, IsEmpty());
+      run.Save(4);
+      EXPECT_THAT(ReadManifest(*files, kFolder, 4).refers_to, ElementsAre(3));
+    });
+    EXPECT_THAT(VerifyStep(*files, kFolder, 4).problems, IsEmpty());
+    EXPECT_THAT(ListSteps(*files, kFolder), ElementsAre(1, 2, 3, 4));
+  }
+}
+
+// A program goes back, and saves; then a step above is removed, as the error of a save of its number says.
+TEST(IncrementalSavesTest, NoStepRefersToAHigherOne) {
+  const auto files = std::make_shared<CrashFiles>();
+  RunRanks(1, [&](World& world) { TunedRun(world, files, /*keep=*/0).Save(1); });
+  RunRanks(1, [&](World& world) {
+    TunedRun run(world, files, /*keep=*/0);
+    run.Save(3);
+    run.manager.Load(1, run.state);
+    run.Save(2);
+    EXPECT_THAT(ReadManifest(*files, kFolder, 2).refers_to, IsEmpty());
+    RemoveFolder(*files, "runs/step-000000003");
+    EXPECT_EQ(FindLatestStep(*files, kFolder).step, 2);
+    run.Save(3);
+    EXPECT_THAT(ReadManifest(*files, kFolder, 3).refers_to, ElementsAre(2));
+  });
+}
+
 // Changed elements are a defect: of the step in which they lie, and of those that refer to them.
 TEST(IncrementalSavesTest, DamageIsNotTakenForWhatHasGone) {
   const auto files = std::make_shared<CrashFiles>();
