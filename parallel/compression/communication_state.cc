@@ -28,11 +28,14 @@ std::vector<GradientCompression*> CompressionsOf(Module& model) {
   return found;
 }
 
-// An i64 scalar that all ranks have.
-DTensor Count(const IntrusivePtr<MeshContext>& context, uint64_t count) {
-  return DTensor::FromLocal(
-      context, Tensor::FromValues<int64_t>({}, {static_cast<int64_t>(count)}, context->allocator()),
-      Layout(/*ndim=*/0, context->mesh().num_axes()), Shape());
+// An i64 scalar that the ranks of this compression have, as its entries: a tensor on more ranks would have to be on the first of
+// them, which may be another part's and compress nothing.
+DTensor RoundOf(const GradientCompression& compression) {
+  MeshContext& context = compression.context();
+  const auto round = static_cast<int64_t>(compression.round());
+  return DTensor::FromLocal(IntrusivePtr<MeshContext>(&context),
+                            Tensor::FromValues<int64_t>({}, {round}, context.allocator()),
+                            Layout(/*ndim=*/0, context.mesh().num_axes()), Shape());
 }
 
 // Adds rows of any number of ranks, dealt out in turn.
@@ -126,7 +129,7 @@ std::vector<std::pair<std::string, DTensor>> CommunicationState(Module& model) {
     if (model.context()->state().in_backward()) {
       Throw(absl::StatusCode::kFailedPrecondition, "CommunicationState within a backward pass");
     }
-    if (state.empty()) state.push_back({kRound, Count(model.context(), compression->round())});
+    if (state.empty()) state.push_back({kRound, RoundOf(*compression)});
     for (GradientCompression::StateEntry& entry : compression->State()) {
       state.push_back({entry.name, entry.tensor});
     }

@@ -42,6 +42,9 @@ class GradientCompression {
   // Errors: InvalidArgument, if the rank's tensors do not lie on a CPU.
   static std::unique_ptr<GradientCompression> Make(MeshContext& context, std::vector<CompressedLeaf> leaves);
 
+  // Of the ranks that sum: of a model in parts or stages, those that have these leaves.
+  MeshContext& context() const { return context_; }
+
   // Whether a gradient that arrives so is one for Reduce.
   bool Takes(int leaf, const Layout& arriving) const;
 

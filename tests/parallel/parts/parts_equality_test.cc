@@ -168,6 +168,28 @@ TEST_P(PartsCheckpointTest, GoesOnOnOtherParts) {
   std::filesystem::remove_all(folder);
 }
 
+// The count of rounds, by which int8 draws, is another part's than the first rank's, which compresses nothing.
+TEST_P(PartsCheckpointTest, ACompressedPartGoesOnWithTheSameBits) {
+  const std::string folder = absl::StrCat(testing::TempDir(), "/compressed_parts_", GetParam());
+  std::filesystem::create_directories(folder);
+  PartsRun run = DetectorRun({"", "dp=2", ""});
+  run.plan = run.plan.Merge({{"lidar", Communication("int8")}});
+  run.in_folders = GetParam();
+  PartsRun whole = run, first = run, rest = run;
+  whole.steps = 4;
+  first.save = rest.load = folder + "/checkpoint";
+  rest.first_step = 3;
+  const TrainingResult expected = Train(whole);
+  Train(first);
+  const TrainingResult result = Train(rest);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(result.losses[i], expected.losses[2 + i]);
+    EXPECT_EQ(result.grad_norms[i], expected.grad_norms[2 + i]);
+    EXPECT_EQ(result.gradients.at(1 + i), expected.gradients.at(3 + i));
+  }
+  std::filesystem::remove_all(folder);
+}
+
 INSTANTIATE_TEST_SUITE_P(Folders, PartsCheckpointTest, testing::Bool());
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "dtensor/optim/adamw.h"
 #include "dtensor/optim/clip.h"
 #include "dtensor/optim/sgd.h"
+#include "parallel/compression/communication_state.h"
 #include "parallel/parallelize.h"
 #include "runtime/base/error.h"
 #include "runtime/launch/run_ranks.h"
@@ -110,12 +111,14 @@ TrainingResult TrainRank(World& world, const PartsRun& run) {
   State state;
   state.Add("model", MakeModelState(*model));
   state.Add("optimizer", MakeOptimizerState(*optimizer));
+  state.Add("communication", MakeCommunicationState(*model));
   if (!run.load.empty() && run.in_folders) {
     CheckpointManager(world, {.folder = run.load}).Resume(state);
   } else if (!run.load.empty()) {
     SafetensorsReader reader(run.load);
     LoadParameters(reader, *model);
     LoadOptimizerState(reader, *optimizer);
+    LoadCommunicationState(reader, *model);
   }
   TrainingResult result;
   result.initial = Gather(parameters, /*gradients=*/false);
@@ -135,7 +138,9 @@ TrainingResult TrainRank(World& world, const PartsRun& run) {
   if (run.in_folders) {
     CheckpointManager(world, {.folder = run.save}).Save(run.first_step + run.steps - 1, state);
   } else {
-    SaveTensors(run.save, CheckpointTensors(*model, *optimizer), {}, model->parts());
+    auto tensors = CheckpointTensors(*model, *optimizer);
+    for (auto& tensor : CommunicationState(*model)) tensors.push_back(std::move(tensor));
+    SaveTensors(run.save, tensors, {}, model->parts());
   }
   return result;
 }
