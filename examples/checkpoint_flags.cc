@@ -29,7 +29,8 @@ ABSL_FLAG(bool, save_in_background, true,
 ABSL_FLAG(bool, save_incremental, false,
           "of --checkpoint_dir: tensors that have not changed since the last save are not written again");
 ABSL_FLAG(double, save_bandwidth, 0,
-          "of --checkpoint_dir: MB per second that each rank writes at most; 0: any");
+          "of --checkpoint_dir, with --save_in_background: MB per second that each rank writes at most while "
+          "training goes on; a save that is waited for, as the last one is, goes as fast as it can; 0: any");
 ABSL_FLAG(
     int64_t, snapshot_every, 0,
     "of --checkpoint_dir, under weft_run: steps between snapshots in memory that outlives the ranks, with a "
@@ -89,6 +90,9 @@ std::optional<CheckpointOptions> CheckpointOptionsFromFlags() {
   options.background = absl::GetFlag(FLAGS_save_in_background);
   options.incremental = absl::GetFlag(FLAGS_save_incremental);
   options.bytes_per_second = InRange(0, 1e9, "save_bandwidth", absl::GetFlag(FLAGS_save_bandwidth)) * 1e6;
+  WEFT_REQUIRE(options.background || options.bytes_per_second == 0,
+               "--save_bandwidth=", absl::GetFlag(FLAGS_save_bandwidth),
+               ": expected --save_in_background, too: a save that training waits for goes as fast as it can");
   if (const auto launched = ParseLaunchEnvironment(LauncherVariables())) {
     options.run_id = launched->run_id;
     options.generation = launched->restart_count;

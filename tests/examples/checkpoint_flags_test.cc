@@ -75,6 +75,15 @@ TEST(CheckpointFlagsTest, FlagsOfSavingWantAFolder) {
   EXPECT_FALSE(options("save_every", "250", ""));
   EXPECT_EQ(options("save_bandwidth", "200", testing::TempDir() + "/saved")->bytes_per_second, 2e8);
   EXPECT_EQ(options("keep", "1", testing::TempDir() + "/saved")->bytes_per_second, 0);
+  // Nor is the rate of what training waits for.
+  const absl::FlagSaver saver;
+  std::string error;
+  EXPECT_TRUE(absl::FindCommandLineFlag("save_in_background")->ParseFrom("false", &error)) << error;
+  EXPECT_EQ(
+      MessageOf([&] { options("save_bandwidth", "200", testing::TempDir() + "/saved"); }),
+      "--save_bandwidth=200: expected --save_in_background, too: a save that training waits for goes as "
+      "fast as it can");
+  EXPECT_TRUE(options("save_bandwidth", "0", testing::TempDir() + "/saved"));
   const std::string file = testing::TempDir() + "/a_file";
   std::ofstream(file) << "text";
   EXPECT_EQ(MessageOf([&] { options("keep", "3", file); }),

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
+#include <stop_token>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -73,11 +75,15 @@ void RequireGoesOn(const std::string& path, const std::stop_token& stop) {
   if (stop.stop_requested()) Throw(absl::StatusCode::kAborted, "writing '", path, "' was given up");
 }
 
-// Writes at most so many bytes per second, until it is to stop.
+// Writes at most so many bytes per second, until it is to hurry or to stop.
 class LimitedWriter {
  public:
   LimitedWriter(FileWriter& file, const std::string& path, const PieceFileOptions& options)
-      : file_(file), path_(path), options_(options), begun_(std::chrono::steady_clock::now()) {}
+      : file_(file),
+        path_(path),
+        options_(options),
+        begun_(std::chrono::steady_clock::now()),
+        on_hurry_(options.hurry, [this] { Wake(); }) {}
 
   void Write(const void* data, int64_t num_bytes) {
     const char* next = static_cast<const char*>(data);
@@ -97,7 +103,12 @@ class LimitedWriter {
     const std::chrono::duration<double> due(static_cast<double>(written_) / options_.bytes_per_second);
     std::unique_lock lock(mutex_);
     wake_.wait_until(lock, options_.stop, begun_ + std::chrono::duration_cast<std::chrono::nanoseconds>(due),
-                     [] { return false; });
+                     [this] { return options_.hurry.stop_requested(); });
+  }
+
+  void Wake() {
+    { const std::lock_guard lock(mutex_); }  // whoever has found no hurry waits by now
+    wake_.notify_all();
   }
 
   FileWriter& file_;
@@ -105,8 +116,9 @@ class LimitedWriter {
   const PieceFileOptions& options_;
   const std::chrono::steady_clock::time_point begun_;
   std::mutex mutex_;
-  std::condition_variable_any wake_;  // by options_.stop alone
+  std::condition_variable_any wake_;  // by options_.stop, and by Wake
   int64_t written_ = 0;
+  const std::stop_callback<std::function<void()>> on_hurry_;  // last: it may wake at once
 };
 
 }  // namespace

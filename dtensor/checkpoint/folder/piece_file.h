@@ -54,6 +54,7 @@ struct PieceFileOptions {
   bool with_crc64 = false;
   double bytes_per_second = 0;  // 0: as fast as it goes
   std::stop_token stop = {};    // gives the file up, at any time and from any thread
+  std::stop_token hurry = {};   // lifts bytes_per_second, likewise
 };
 
 // What has been written.
@@ -71,8 +72,8 @@ std::string FormatPieceHeader(const std::string& path, const std::vector<PieceTo
 // Writes the file, a safetensors file of the pieces under the tensors' names, with their boxes and checksums as texts, and
 // makes its contents durable, not its name.
 // Cost:   one read of the elements for the checksums, one for the file.
-// Errors: those of the file; Aborted soon after `options.stop`, which what waits for the rate is woken by: a flush that has
-//         begun comes to its end.
+// Errors: those of the file; Aborted soon after `options.stop`, which as `options.hurry` wakes what waits for the rate: a flush
+//         that has begun comes to its end.
 WrittenPieces WritePieces(Files& files, const std::string& path, const std::vector<PieceToSave>& pieces,
                           const PieceFileOptions& options);
 

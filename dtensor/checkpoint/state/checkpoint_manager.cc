@@ -75,6 +75,7 @@ CheckpointManager::~CheckpointManager() {
   if (!writer_.joinable()) return;
   // Where this rank goes under, others may never come to the save; and they learn why only when the stack is unwound.
   if (std::uncaught_exceptions() > 0) agreement_.Cancel();
+  hurry_.request_stop();
   writer_.join();
 }
 
@@ -212,7 +213,8 @@ StepToWrite CheckpointManager::Prepare(int64_t step, const State& state) {
                    .rank = world_.rank(),
                    .world = agreement_.size(),
                    .with_crc64 = options_.incremental,
-                   .bytes_per_second = options_.bytes_per_second};
+                   .bytes_per_second = options_.background ? options_.bytes_per_second : 0,
+                   .hurry = hurry_.get_token()};
   StepContents contents = ContentsOf(step, options_.generation, state, agreement_);
   write.manifest = std::move(contents.manifest);
   write.failure = contents.failure;
@@ -307,6 +309,7 @@ void CheckpointManager::Save(int64_t step, const State& state) {
 void CheckpointManager::StartSave(int64_t step, const State& state) {
   const double begun = Now();
   if (lock_) lock_->Retake();
+  hurry_ = std::stop_source();
   auto write = std::make_shared<const StepToWrite>(Prepare(step, state));
   stats_ = {.step = step};
   for (const PieceToSave& piece : write->pieces) stats_.num_bytes += piece.record.num_bytes();
@@ -364,6 +367,7 @@ void CheckpointManager::Wait() {
 
 void CheckpointManager::WaitForSave() {
   if (!writer_.joinable()) return;
+  hurry_.request_stop();
   writer_.join();
   is_over_ = false;
   if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -35,7 +36,7 @@ struct CheckpointOptions {
   int keep = 3;                 // steps that stay, the newest; 0: all
   bool background = false;      // Save copies, and returns: threads write beside training
   bool incremental = false;     // tensors that have not changed since the last save are not written again
-  double bytes_per_second = 0;  // of each rank's writing; 0: as fast as it goes
+  double bytes_per_second = 0;  // of each rank's writing beside training; 0: as fast as it goes
   std::string run_id = {};      // of the job, which all its lives have alike (weft_run's); empty: none
   int64_t generation = 0;       // how often the job has been restarted: temporary folders of two do not meet
   std::chrono::milliseconds timeout = std::chrono::hours(1);  // for the slowest rank's writing or reading
@@ -104,7 +105,8 @@ class CheckpointManager {
   RestoreResult Load(int64_t step, State& state, const RestoreOptions& options = {});
 
   // Saves a step: all of its files, or none. A step that this has saved last, or resumed from, is not saved again, unless
-  // Load has been called since. In the background: returns when what this rank owns has been copied to the host.
+  // Load has been called since. In the background: returns when what this rank owns has been copied to the host. Waits for the
+  // save before; what is waited for, here, in Wait or by the destructor, goes as fast as it can, whatever bytes_per_second.
   // Cost:   two small all-gathers, and a round of Agreement, in the background if the save is.
   // Errors: as WriteStep; those of the save before, if it is still to be told: this one is over then, and has done its work.
   //         An error of one rank's state is one on all ranks.
@@ -166,6 +168,7 @@ class CheckpointManager {
   SaveStats last_save_;
   // Of a save that is under way: what the writer leaves, read once it has ended.
   std::thread writer_;
+  std::stop_source hurry_;  // it is waited for: bytes_per_second does not hold any more
   std::atomic<bool> is_over_ = false;
   std::exception_ptr failure_;
   WrittenPieces written_;

@@ -119,5 +119,24 @@ TEST(PieceFileTest, WhoeverWaitsForTheRateIsWoken) {
   other.join();
 }
 
+// Likewise, but all of it is written.
+TEST(PieceFileTest, WhoeverWaitsForTheRateMayBeHurried) {
+  std::stop_source hurry;
+  std::thread other;
+  int64_t num_bytes = 0;
+  ToldFiles files([&](int64_t written) {
+    num_bytes += written;
+    if (!other.joinable()) other = std::thread([&] { hurry.request_stop(); });
+  });
+  const WrittenPieces written =
+      WritePieces(files, kPath, Pieces({3, 5}), {.bytes_per_second = 1e-2, .hurry = hurry.get_token()});
+  other.join();
+  EXPECT_EQ(num_bytes, written.num_bytes);
+  // It may have been said before.
+  ToldFiles quiet([](int64_t) {});
+  const PieceFileOptions hurried = {.bytes_per_second = 1e-2, .hurry = hurry.get_token()};
+  EXPECT_EQ(WritePieces(quiet, kPath, Pieces({3, 5}), hurried).table, written.table);
+}
+
 }  // namespace
 }  // namespace weft

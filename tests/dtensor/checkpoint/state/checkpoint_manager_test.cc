@@ -1,5 +1,6 @@
 #include "dtensor/checkpoint/state/checkpoint_manager.h"
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -237,6 +238,26 @@ TEST(CheckpointManagerTest, SavesInTheBackground) {
       EXPECT_EQ(CountWrongBytes(run.state, static_cast<uint64_t>(step)), 0) << step;
     }
   });
+}
+
+// The rate is for what is written beside training. At this one each save would take a minute.
+TEST(CheckpointManagerTest, ASaveThatIsWaitedForKeepsToNoRate) {
+  const auto begun = std::chrono::steady_clock::now();
+  for (const bool background : {false, true}) {
+    const auto files = std::make_shared<CrashFiles>();
+    RunRanks(2, [&](World& world) {
+      const State state = SmallState(world, 2);
+      CheckpointManager manager(
+          world, {.folder = kFolder, .background = background, .bytes_per_second = 4, .files = files});
+      manager.Save(1, state);
+      manager.Save(2, state);  // waits for the first
+      manager.Wait();
+      EXPECT_GT(manager.last_save().written_bytes, 200);
+      manager.Save(3, state);  // for which the destructor waits
+    });
+    EXPECT_THAT(ListSteps(*files, kFolder), ElementsAre(1, 2, 3));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(30));
 }
 
 // A save in the background that fails is told at one of the next steps, on every rank.
