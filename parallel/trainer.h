@@ -107,7 +107,7 @@ class Trainer {
 
   // The record of the last step, if it has not been given yet; callbacks see it too. After a training, and before
   // what needs to know that all went well, such as a checkpoint. A step after it does not skip its update for the
-  // sake of one before it.
+  // sake of one before it, as it does not in another trainer that goes on from that checkpoint.
   // Cost:   waits for the step.
   std::optional<StepMetrics> Flush();
 

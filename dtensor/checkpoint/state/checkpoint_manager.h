@@ -70,8 +70,9 @@ struct SaveStats {
 //   state.Add("model", MakeModelState(model));
 //   state.Add("optimizer", MakeOptimizerState(optimizer));
 //   if (const auto step = checkpoints.Resume(state)) trainer.set_step(*step);
-//   after each step:  checkpoints.AfterStep(step, state);
-//   at the end:       checkpoints.Save(step, state); checkpoints.Wait();
+//   after each step:  if (checkpoints.IsDue(step)) trainer.Flush();
+//                     checkpoints.AfterStep(step, state);
+//   at the end:       trainer.Flush(); checkpoints.Save(step, state); checkpoints.Wait();
 //
 // Lifetime: ends before the world. The destructor waits for a save that is under way; its error is lost: call Wait before.
 //           Where an exception unwinds the stack it gives the save up, and waits for what cannot be left half way: a piece's

@@ -76,6 +76,29 @@ TEST(NonFiniteStepTest, TheStepAfterABadOneChangesNothingEither) {
   }
 }
 
+// That a step skips its update for the sake of the one before is no state: what is saved behind a Flush goes on with the same
+// bits as the run that has saved it, and only that.
+TEST(NonFiniteStepTest, BehindAFlushTrainingGoesOnAsAnotherTrainerWould) {
+  for (const bool flushes : {false, true}) {
+    RunRanks(2, [&](World& world) {
+      Job same(world, "dp=2", DataPlan::kFsdp), resumed(world, "dp=2", DataPlan::kFsdp);
+      for (Job* job : {&same, &resumed}) {
+        for (const double factor : {1.0, double{INFINITY}}) {
+          job->trainer->Step(24, [job, factor] { return job->Loss() * factor; });
+        }
+      }
+      if (flushes) same.trainer->Flush();
+      resumed.trainer->Flush();
+      Trainer other(resumed.model, *resumed.adamw, {.schedule = kSchedule});
+      other.set_step(2);
+      same.trainer->Step(24, [&] { return same.Loss(); });
+      other.Step(24, [&] { return resumed.Loss(); });
+      EXPECT_EQ(ValuesOf(same.model) == ValuesOf(resumed.model), flushes);
+      EXPECT_EQ(ValuesOf(*same.adamw) == ValuesOf(*resumed.adamw), flushes);
+    });
+  }
+}
+
 // Products of rows, normalised over the batch.
 class Normalised : public Module {
  public:
