@@ -76,10 +76,13 @@ DTensors KeptResults::Run(Execution& execution) {
   const ErasedCall& call = execution.call();
   const absl::InlinedVector<TensorType, 2> types(execution.plan().output_types.begin(),
                                                  execution.plan().output_types.end());
+  // A decomposed call's plan does not know where its outputs lie: that follows from its operands.
+  const Layout* const layouts =
+      execution.is_decomposed() ? nullptr : execution.plan().strategy.outputs.data();
   bool fits = next_ < results_.size() && results_[next_].size() == types.size();
   for (size_t i = 0; fits && i < types.size(); ++i) {
-    fits = results_[next_][i].type == types[i] &&
-           results_[next_][i].layout == execution.plan().strategy.outputs[i];
+    const Result& kept = results_[next_][i];
+    fits = kept.type == types[i] && (layouts == nullptr || kept.layout == layouts[i]);
   }
   if (!fits) {
     Throw(absl::StatusCode::kFailedPrecondition,
