@@ -64,16 +64,13 @@ int RankState::PathId(const std::string& path) {
   return it->second;
 }
 
-uint64_t RankState::NextCallNumber() { return call_numbers_[path_id()]++; }
-
-void RankState::ResetCallNumbers() { call_numbers_.clear(); }
-
-uint64_t RankState::call_number() { return call_numbers_[path_id()]; }
-
-void RankState::set_call_number(uint64_t number) { call_numbers_[path_id()] = number; }
+void RankState::ResetCallNumbers() {
+  call_numbers_.clear();
+  draws_outside_ = 0;
+}
 
 RandomSnapshot RankState::random_snapshot() const {
-  return {step_, batch_offset_, path_id(), module_training_, call_numbers_, in_root_call_};
+  return {step_, batch_offset_, path_id(), module_training_, call_numbers_, draws_outside_, in_root_call_};
 }
 
 bool RankState::FirstWarning(std::string key) { return warned_.insert(std::move(key)).second; }
@@ -102,6 +99,7 @@ void RandomScope::Swap() noexcept {
   other_.path_id = state_.place_.path_id.exchange(other_.path_id);
   std::swap(state_.module_training_, other_.module_training);
   state_.call_numbers_.swap(other_.call_numbers);
+  std::swap(state_.draws_outside_, other_.draws_outside);
   std::swap(state_.in_root_call_, other_.in_root_call);
 }
 

@@ -15,6 +15,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/context/lane.h"
+#include "dtensor/context/random_snapshot.h"
 #include "runtime/base/dtype.h"
 #include "runtime/comm/flight_recorder.h"
 #include "runtime/comm/ledger.h"
@@ -39,19 +40,6 @@ inline constexpr Purpose kPurposes[] = {Purpose::kActivation, Purpose::kParam, P
 
 // "activation", "param", "grad", "loss", "norm", "metric".
 absl::string_view PurposeName(Purpose purpose);
-
-// Where a rank stands in its random draws: all that a draw depends on besides the seed and the layout. A value;
-// `==` compares all of it.
-struct RandomSnapshot {
-  uint64_t step = 0;
-  int64_t batch_offset = 0;                              // of the microbatch (BatchOffsetGuard)
-  int path_id = 0;                                       // the module path
-  bool module_training = true;                           // of that module (Module::Train, Module::Eval)
-  absl::flat_hash_map<int, uint64_t> call_numbers = {};  // by module path; one that has not drawn is absent
-  bool in_root_call = false;                             // a root module's call stands (RootCallScope)
-
-  bool operator==(const RandomSnapshot&) const = default;
-};
 
 // The ambient state of one rank, shared by all its mesh contexts, so that a guard reaches every mesh:
 // gradient mode, module path, purpose of communication, and the inputs of randomness. Never global, never
@@ -86,7 +74,10 @@ class RankState {
   uint64_t seed() const { return seed_; }
   void set_seed(uint64_t seed) { seed_ = seed; }
   uint64_t step() const { return step_; }
-  void set_step(uint64_t step) { step_ = step; }
+  void set_step(uint64_t step) {
+    step_ = step;
+    draws_outside_ = 0;
+  }
   int64_t batch_offset() const { return batch_offset_; }
 
   // The module path being run, as a number: 0 is the root or none.
@@ -94,12 +85,14 @@ class RankState {
   int PathId(const std::string& path);
   const std::string& PathName(int path_id) const { return paths_[path_id]; }
 
-  // Counts random calls in the current module path since the last ResetCallNumbers (the outermost root module's call).
-  uint64_t NextCallNumber();
+  // Counts random calls in the current module path since the outermost root module's call began; outside of modules' calls,
+  // since set_step. ResetCallNumbers starts both anew.
+  uint64_t NextCallNumber() { return CallNumber()++; }
   void ResetCallNumbers();
-  // The number of the next random call in the current module path, and to set it.
-  uint64_t call_number();
-  void set_call_number(uint64_t number);
+  bool is_outside_modules() const { return path_id() == 0 && !in_root_call_; }
+  // The number of the next random call here, and to set it.
+  uint64_t call_number() { return CallNumber(); }
+  void set_call_number(uint64_t number) { CallNumber() = number; }
 
   // Where the rank stands now, for a RandomScope later.
   // Cost:   copies one number per module path that has drawn since the root module's call.
@@ -174,6 +167,8 @@ class RankState {
   friend class PurposeGuard;
   friend class PathGuard;
 
+  uint64_t& CallNumber() { return is_outside_modules() ? draws_outside_ : call_numbers_[path_id()]; }
+
   World& world_;
   // Of the world, which tensors and models may outlive, as this state does with them.
   const std::shared_ptr<FlightRecorder> flight_recorder_;
@@ -201,6 +196,7 @@ class RankState {
   std::vector<std::string> paths_ = {""};
   absl::flat_hash_map<std::string, int> path_ids_;
   absl::flat_hash_map<int, uint64_t> call_numbers_;
+  uint64_t draws_outside_ = 0;  // of modules' calls
   bool in_root_call_ = false;
   std::map<std::pair<std::string, std::vector<int>>, std::shared_ptr<Communicator>> groups_, host_groups_;
   const std::unique_ptr<MeshTransferCache> mesh_transfers_;
@@ -324,13 +320,13 @@ class RandomScope {
   RandomSnapshot other_;  // what to go on from
 };
 
-// Around each module's call. A root module's starts call numbers anew, unless another root's call stands, whose numbers go
-// on: of a student whose forward calls a teacher that is no child of it.
+// Around each module's call. A root module's starts modules' call numbers anew, unless another root's call stands, whose
+// numbers go on: of a student whose forward calls a teacher that is no child of it.
 class RootCallScope : ScopedValue<bool> {
  public:
   RootCallScope(RankState& state, bool is_root)
       : ScopedValue(state.in_root_call_, state.in_root_call_ || is_root) {
-    if (is_root && !before()) state.ResetCallNumbers();
+    if (is_root && !before()) state.call_numbers_.clear();
   }
 };
 

@@ -27,7 +27,9 @@ DTensor Arange(const IntrusivePtr<MeshContext>& context, DType dtype, double sta
 
 // Random elements are a function of the context's seed and step, a stream, and the element's global index:
 // the same bits on every layout. The stream is that of a name, or, unless one is given, of the module path
-// and of how many times the module has asked in this forward, as Dropout's. Under a BatchOffsetGuard, which a
+// and of how many times the module has asked in this forward, as Dropout's. Outside of modules' calls it is of how many
+// draws there have been since the step was set (RankState::set_step): models that are called in between change nothing, and
+// ranks that are to draw alike have drawn as often. Under a BatchOffsetGuard, which a
 // loop of microbatches holds, the index along dim 0 is the position in the global batch; make what has no
 // batch dim under a guard of offset 0.
 //

@@ -7,7 +7,7 @@
 namespace weft {
 
 // The key of the next random call of the current module: of its path and how often it has asked in this
-// forward.
+// forward. Outside of modules' calls: of a stream that is no module's, and how many draws there have been in this step.
 RandomKey NextRandomKey(RankState& state);
 
 }  // namespace weft

@@ -269,7 +269,7 @@ void PipelineExecutor::Forward(const PipelineAction& action) {
       for (const DTensor& output : outputs) outputs_.push_back(output.Detach());
       return;
     }
-    TakeLoss(flight, model_.LossOf(outputs, microbatch.targets));
+    TakeLoss(flight, LossOfMicrobatch(model_, outputs, microbatch.targets));
   } else {
     outputs = ToHand(outputs);
     flight.handed = DescribeHanded(outputs);

@@ -9,6 +9,17 @@
 
 namespace weft {
 
+LossSum LossOfMicrobatch(SegmentedModule& model, const DTensors& outputs, const DTensor& targets) {
+  RankState& state = model.context()->state();
+  RandomSnapshot here = state.random_snapshot();
+  here.path_id = 0;
+  here.module_training = true;
+  here.draws_outside = 0;
+  here.in_root_call = false;
+  const RandomScope outside(state, std::move(here));
+  return model.LossOf(outputs, targets);
+}
+
 void StageLoss::Add(const DTensor& sum, const DTensor& count) {
   const NoGradGuard no_grad(part_->state());
   const MemoryKindGuard kind(*part_->allocator(), MemoryKind::kOther);  // backward reads none of it

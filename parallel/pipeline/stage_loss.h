@@ -6,8 +6,12 @@
 #include "dtensor/context/mesh_context.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/functions/loss.h"
+#include "dtensor/nn/segmented_module.h"
 
 namespace weft {
+
+// The model's LossOf a microbatch. What it draws is no module's, as on one device, where each microbatch begins anew.
+LossSum LossOfMicrobatch(SegmentedModule& model, const DTensors& outputs, const DTensor& targets);
 
 // Adds up the losses of a step's microbatches on the ranks of the last stage, and lays the sum over the ranks of the whole
 // model, where every other rank's term is 0: nothing is communicated until somebody reads it.

@@ -1,4 +1,5 @@
-// A module that several segments call draws for each of them what it draws on one device, wherever the segments run.
+// A module that several segments call draws for each of them what it draws on one device, wherever the segments run, and so
+// does a loss.
 
 #include <memory>
 #include <string>
@@ -37,7 +38,7 @@ class SharedBlock : public SegmentedModule {
     }
   }
   LossSum LossOf(const DTensors& outputs, const DTensor& targets) override {
-    return MseLoss(outputs[0], targets);
+    return MseLoss(Dropout(outputs[0], 0.2), targets);
   }
   DTensor CountOf(const DTensor& targets) override {
     return Full(targets.context(), DType::kF64, Shape(), static_cast<double>(targets.shape().num_elements()));
@@ -74,6 +75,7 @@ double LossOnOneDevice(const std::vector<int64_t>& rows, bool names_below) {
     const auto context = Parallelize(model, world, DeviceMesh(), {}, {.dtype = DType::kF64});
     for (const Microbatch& part : ProductParts(context, rows)) {
       const BatchOffsetGuard offset(context->state(), part.batch_offset);
+      context->state().ResetCallNumbers();
       loss += model.LossOf({model(part.inputs[0])}, part.targets).sum.Item();
     }
   });
