@@ -12,6 +12,7 @@
 #include "dtensor/checkpoint/checkpoint.h"
 #include "dtensor/checkpoint/model_state.h"
 #include "dtensor/checkpoint/state/checkpoint_manager.h"
+#include "dtensor/context/fold_in_guard.h"
 #include "dtensor/context/mesh_context.h"
 #include "dtensor/dispatch.h"
 #include "dtensor/dtensor.h"

@@ -12,6 +12,7 @@ namespace weft {
 struct RandomSnapshot {
   uint64_t step = 0;
   int64_t batch_offset = 0;                              // of the microbatch (BatchOffsetGuard)
+  uint64_t fold = 0;                                     // the number of a FoldInGuard
   int path_id = 0;                                       // the module path
   bool module_training = true;                           // of that module (Module::Train, Module::Eval)
   absl::flat_hash_map<int, uint64_t> call_numbers = {};  // by module path; one that has not drawn is absent

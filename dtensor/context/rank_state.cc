@@ -70,7 +70,8 @@ void RankState::ResetCallNumbers() {
 }
 
 RandomSnapshot RankState::random_snapshot() const {
-  return {step_, batch_offset_, path_id(), module_training_, call_numbers_, draws_outside_, in_root_call_};
+  return {step_,         batch_offset_,  random_fold_, path_id(), module_training_,
+          call_numbers_, draws_outside_, in_root_call_};
 }
 
 bool RankState::FirstWarning(std::string key) { return warned_.insert(std::move(key)).second; }
@@ -96,6 +97,7 @@ RandomScope::~RandomScope() { Swap(); }
 void RandomScope::Swap() noexcept {
   std::swap(state_.step_, other_.step);
   std::swap(state_.batch_offset_, other_.batch_offset);
+  std::swap(state_.random_fold_, other_.fold);
   other_.path_id = state_.place_.path_id.exchange(other_.path_id);
   std::swap(state_.module_training_, other_.module_training);
   state_.call_numbers_.swap(other_.call_numbers);

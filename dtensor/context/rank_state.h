@@ -69,8 +69,8 @@ class RankState {
   void set_check_finite(bool check) { check_finite_ = check; }
 
   // Randomness is a pure function of (seed, stream, step, global element index); these are the first and the
-  // third, and where dim 0 of what is being computed begins in the global batch, which shifts the fourth
-  // (BatchOffsetGuard).
+  // third, where dim 0 of what is being computed begins in the global batch, which shifts the fourth
+  // (BatchOffsetGuard), and a number that changes the second (FoldInGuard; 0: not).
   uint64_t seed() const { return seed_; }
   void set_seed(uint64_t seed) { seed_ = seed; }
   uint64_t step() const { return step_; }
@@ -79,6 +79,7 @@ class RankState {
     draws_outside_ = 0;
   }
   int64_t batch_offset() const { return batch_offset_; }
+  uint64_t random_fold() const { return random_fold_; }
 
   // The module path being run, as a number: 0 is the root or none.
   int path_id() const { return place_.path_id.load(std::memory_order_relaxed); }
@@ -155,6 +156,7 @@ class RankState {
   friend class DropsHistoryGuard;
   friend class AutocastGuard;
   friend class BatchOffsetGuard;
+  friend class FoldInGuard;
   friend class RandomScope;
   friend class RootCallScope;
   friend class NoGradGuard;
@@ -182,6 +184,7 @@ class RankState {
   uint64_t seed_ = 0;
   uint64_t step_ = 0;
   int64_t batch_offset_ = 0;
+  uint64_t random_fold_ = 0;
   uint64_t next_sequence_ = 0;
   FlightPlace place_;  // the module path being run, and whether backward is
   ImplicitRedistributionGuard* implicit_guard_ = nullptr;

@@ -16,8 +16,7 @@ Layout LayoutOr(const Layout& layout, const MeshContext& context, const Shape& s
 }
 
 RandomKey KeyOf(RankState& state, absl::string_view stream) {
-  if (stream.empty()) return NextRandomKey(state);
-  return {.seed = state.seed(), .stream = StreamOf(stream), .step = state.step()};
+  return stream.empty() ? NextRandomKey(state) : NamedRandomKey(state, stream);
 }
 
 // The width of [0, 1) for a dtype. Uniforms are made in f32, and a half would round the last of them to 1; with

@@ -3,6 +3,9 @@
 #include <cmath>
 #include <vector>
 
+#include "dtensor/autograd/backward.h"
+#include "dtensor/autograd/recompute.h"
+#include "dtensor/context/fold_in_guard.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/module.h"
 #include "gtest/gtest.h"
@@ -61,6 +64,55 @@ TEST(RandomDrawsTest, NoiseIsIndependentOfTheModelsDropout) {
       masks += (mask[i] - 1) * (mask[i] - 1);
     }
     EXPECT_LT(std::abs(product) / std::sqrt(noises * masks), 0.1);
+  });
+}
+
+TEST(RandomDrawsTest, CallsUnderOtherNumbersDrawOthers) {
+  std::vector<Tensor> expected;
+  for (const char* mesh : {"", "a=2"}) {
+    OnMesh(mesh, [&](const Context& context) {
+      RankState& state = context->state();
+      Net net;
+      Materialize(net, context);
+      const int num_axes = context->mesh().num_axes();
+      const Layout layout = num_axes == 0 ? Layout(1, 0) : Layout(1, 1).WithShard(0, 0);
+      const DTensor x = Full(context, DType::kF32, {64}, 1, layout);
+      const auto draw = [&](uint64_t number) -> std::vector<Tensor> {
+        const FoldInGuard fold(state, number);
+        state.set_step(0);
+        return {net(x).FullTensor(), RandomUniformLike(x).FullTensor(),
+                RandomUniformLike(x, "noise").FullTensor()};
+      };
+      const std::vector<Tensor> plain = {net(x).FullTensor(), RandomUniformLike(x).FullTensor(),
+                                         RandomUniformLike(x, "noise").FullTensor()};
+      const std::vector<Tensor> none = draw(0), one = draw(1), again = draw(1), two = draw(2);
+      if (num_axes == 0) expected = one;
+      for (size_t i = 0; i < plain.size(); ++i) {
+        EXPECT_TRUE(SameBits(none[i], plain[i])) << i;
+        EXPECT_FALSE(SameBits(one[i], plain[i])) << i;
+        EXPECT_FALSE(SameBits(two[i], plain[i])) << i;
+        EXPECT_FALSE(SameBits(two[i], one[i])) << i;
+        EXPECT_TRUE(SameBits(again[i], one[i])) << i;
+        EXPECT_TRUE(SameBits(one[i], expected[i])) << i << " on mesh '" << mesh << "'";
+      }
+    });
+  }
+}
+
+// x is 1 and the net linear: its gradient is what it makes.
+TEST(RandomDrawsTest, WhatIsRecomputedDrawsUnderForwardsNumber) {
+  OnMesh("a=2", [](const Context& context) {
+    Net net;
+    Materialize(net, context);
+    const DTensor x = Ones(context, DType::kF32, {64}).RequiresGrad();
+    DTensor y;
+    {
+      const FoldInGuard fold(context->state(), 1);
+      y = Recompute([&](const DTensors& in) -> DTensors { return {net(in[0])}; }, {x})[0];
+    }
+    EXPECT_FALSE(SameBits(net(x).ToLocal(), y.ToLocal()));
+    Backward(Sum(y));
+    EXPECT_TRUE(SameBits(x.grad().ToLocal(), y.ToLocal()));
   });
 }
 
