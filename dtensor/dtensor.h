@@ -202,7 +202,7 @@ struct DTensorImpl : RefCounted<DTensorImpl> {
   IntrusivePtr<const CopyOrigin> origin;
   // For a value that is `source` moved: where that is a parameter's copy, so is this.
   void ShareOrigin(const DTensorImpl& source);
-  // For output `view_output` of `op`, which made it as a view of `source`, a parameter's copy.
+  // For output `view_output` of `op`, which made it of `source`, a parameter's copy: a view of it, or is_remade.
   void SetViewOrigin(const DTensorImpl& source, const OpDef& op, const ResolvedCall& call, int view_output);
   // The version of the parameter whose elements a copy has. A copy in the parameter's own memory follows it.
   int64_t copied_version() const;
@@ -215,15 +215,16 @@ struct DTensorImpl : RefCounted<DTensorImpl> {
 };
 
 // What a parameter's copy was made of, so that it can be made again: the value at rest, its version then, and
-// who makes copies. A view of a copy has an origin too, of the tensor that it views and the call that it is, so
-// that the tape keeps no copy whole for the sake of its view.
+// who makes copies. A view or cast of a copy has an origin too, of the tensor that it is made of and the call that it is, so
+// that the tape keeps no copy whole for the sake of its view, and no cast.
 struct CopyOrigin : RefCounted<CopyOrigin> {
   IntrusivePtr<DTensorImpl> at_rest;
   int64_t version = 0;
   std::shared_ptr<CopySource> source = nullptr;  // null: made anew each time
   int copy = 0;                                  // the source's number for it
 
-  // Of a view: the copy, or view of one, that it views, how that lay, the call, and which of its outputs it is.
+  // Of a view or cast: the copy, or view or cast of one, that it is made of, how that lay, the call, and which of its outputs
+  // it is.
   struct View {
     IntrusivePtr<const CopyOrigin> viewed;
     DType dtype = DType::kF32;

@@ -85,11 +85,14 @@ class Execution {
   }
   // Runs the kernel on the local pieces of the operands into the outputs' places.
   void RunKernel(absl::Span<const DTensor> outputs) const;
-  // What comes after the kernel: notes what was written in place, and shares that log with views.
+  // What comes after the kernel: notes what was written in place, shares that log with views, and notes of what can be made
+  // again of a parameter's copy what it is made of.
   [[gnu::always_inline]] void Finish(absl::Span<DTensor> outputs) const {
     for (const int written : plan_.in_place) call_.operands[written]->MarkWritten(call_.op.name());
-    if (!call_.op.is_view()) return;
-    for (const DTensor& output : outputs) output.impl()->ShareWrites(*used_[0].impl());
+    if (!call_.op.is_view() && !call_.op.is_remade()) return;
+    if (call_.op.is_view()) {
+      for (const DTensor& output : outputs) output.impl()->ShareWrites(*used_[0].impl());
+    }
     if (used_[0]->origin) [[unlikely]] {
       for (size_t i = 0; i < outputs.size(); ++i) {
         outputs[i].impl()->SetViewOrigin(*used_[0].impl(), call_.op, plan_, static_cast<int>(i));

@@ -17,7 +17,7 @@ Tensor CastPiece(const DTensor& x, DType dtype) {
   return cast.ToLocal();
 }
 
-// The copy, or view of one, that has this origin, made again in this dtype and layout.
+// The copy, or view or cast of one, that has this origin, made again in this dtype and layout.
 DTensor Remake(const CopyOrigin& origin, DType dtype, const Layout& layout) {
   DTensor value;
   if (origin.view) {

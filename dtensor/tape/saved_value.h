@@ -11,7 +11,7 @@
 namespace weft {
 
 // A value that backward will read: kept as it is; where the rank's state says so (RankState::saves_on_host), in the
-// second memory; or, for a parameter's cast or redistributed copy and views of
+// second memory; or, for a parameter's cast or redistributed copy and views and casts of
 // such, as what it was made of and the dtype and layout to bring it to again.
 class SavedValue {
  public:
@@ -23,7 +23,7 @@ class SavedValue {
   //         or, to a parameter, since the copy was made that was saved.
   DTensor Unpack(absl::string_view reader) const;
   bool defined() const { return value_.defined(); }
-  // Of a parameter's copy or a view of one: what it was made of; otherwise null.
+  // Of a parameter's copy or a view or cast of one: what it was made of; otherwise null.
   IntrusivePtr<const CopyOrigin> origin() const {
     return copy_ ? copy_->origin : IntrusivePtr<const CopyOrigin>();
   }

@@ -44,6 +44,7 @@ constinit const Op<CastAttributes> kCast = {{
     .infer = Infer,
     .rule = Rule,
     .linear = "{x}",
+    .is_remade = true,
     .backward = Backward,
     .samples = Samples,
 }};

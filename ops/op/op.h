@@ -62,6 +62,7 @@ class OpDef {
   const char* in_place() const { return texts_.in_place; }
   const char* saves() const { return texts_.saves; }
   bool is_view() const { return texts_.is_view; }
+  bool is_remade() const { return texts_.is_remade; }
 
   // The number of an operand by its name, or outputs.size() further on for an output's: operands first, then
   // outputs, in the order of `operands` and `outputs`. -1 if there is none. Not for ops with "x..." operands.
@@ -99,6 +100,7 @@ class OpDef {
     const char* in_place;
     const char* saves;
     bool is_view;
+    bool is_remade;
   };
   constexpr explicit OpDef(const Texts& texts) : texts_(texts) {}
   ~OpDef() = default;
@@ -140,6 +142,10 @@ struct OpFunctions {
   // The kernel returns views of its first operand instead of writing to new outputs.
   bool is_view = false;
 
+  // What the op, of one operand, makes of a parameter's copy the tape does not keep but makes again, as it does the copy and
+  // its views.
+  bool is_remade = false;
+
   // All the operands and outputs that `backward` reads. The tape keeps nothing else.
   const char* saves = "";
 
@@ -170,7 +176,8 @@ class Op final : public OpDef {
                .linear = f.linear,
                .in_place = f.in_place,
                .saves = f.saves,
-               .is_view = f.is_view}),
+               .is_view = f.is_view,
+               .is_remade = f.is_remade}),
         functions_(f) {}
 
   TensorTypes Infer(absl::Span<const TensorType> operands, const void* attributes) const override {

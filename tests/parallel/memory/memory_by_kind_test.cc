@@ -10,6 +10,7 @@
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/gpt.h"
+#include "dtensor/nn/linear.h"
 #include "dtensor/nn/mlp.h"
 #include "dtensor/optim/adamw.h"
 #include "gtest/gtest.h"
@@ -123,6 +124,32 @@ TEST(SavedMemoryTest, OfAnMlpIsItsActivations) {
     const NoGradGuard no_grad(context->state());
     const DTensor y = mlp(x);
     EXPECT_EQ(saved(), 0);
+  });
+}
+
+class Chain : public Module {
+ public:
+  Linear first{this, "layers.0", 64, 64, {.bias = false}};
+  Linear second{this, "layers.1", 64, 64, {.bias = false}};
+
+ protected:
+  DTensor Forward(const DTensor& x) override { return second(first(x)); }
+};
+
+// The tape keeps no casts of weights that are gathered for their use, else they would be whole on each rank until backward.
+TEST(SavedMemoryTest, OfAnAutocastRegionHasNoWeights) {
+  RunRanks(2, [](World& world) {
+    Chain chain;
+    const auto context =
+        Parallelize(chain, world, DeviceMesh::Parse("dp=2"), Plan({{"", FullyShard("dp")}}), {});
+    const DTensor x = Full(context, DType::kF32, {16, 64}, 0.5, Layout(2, 1).WithShard(0, 0));
+    const AutocastGuard guard(context->state(), DType::kBF16);
+    const DTensor y = chain(x);
+    EXPECT_EQ(y.dtype(), DType::kBF16);
+    // x in bf16, what is between the layers, and the result: of half of the rows.
+    EXPECT_EQ(context->allocator()->by_kind()[MemoryKind::kSaved].live, 3 * 8 * 64 * 2);
+    Backward(Sum(y));
+    EXPECT_EQ(chain.first.weight.grad().dtype(), DType::kF32);
   });
 }
 
