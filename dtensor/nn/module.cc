@@ -227,7 +227,10 @@ void Module::SetTraining(bool training) {
 }
 
 void Module::set_trainable(bool trainable) {
-  for (Parameter* parameter : RegisteredParameters()) parameter->set_trainable(trainable);
+  for (Module* module : AllModules()) {
+    for (Parameter* parameter : module->parameters_) parameter->set_trainable(trainable);
+    for (Parameter* slot : module->tied_) slot->set_trainable(trainable);
+  }
 }
 
 const IntrusivePtr<MeshContext>& Module::context() const {

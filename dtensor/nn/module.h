@@ -131,7 +131,7 @@ class Module {
   void Eval() { SetTraining(false); }
   bool training() const { return training_; }
 
-  // All parameters of this module and below: Parameter::set_trainable.
+  // All parameters of this module and below, and those that slots there are other names of (tied): Parameter::set_trainable.
   void set_trainable(bool trainable);
 
   // What Parallelize decided for the border, and the context that Materialize bound.

@@ -184,17 +184,22 @@ TEST(TiedParametersTest, ASegmentNamesTheSlot) {
               testing::UnorderedElementsAre(&model.second.weight, &*model.second.bias, &model.first.weight));
 }
 
-// The one parameter that both names mean: frozen by either before it has a value or after, and trained again.
+// The one parameter that both names mean: frozen by either, or by the module of either, before it has a value or after, and
+// trained again.
 TEST(TiedParametersTest, IsFrozenByEitherName) {
-  for (const bool is_late : {false, true}) {
-    RunRanks(2, [&](World& world) {
+  for (const auto& [is_late, by_module] :
+       std::vector<std::pair<bool, bool>>{{false, false}, {true, false}, {false, true}, {true, true}}) {
+    RunRanks(2, [&, is_late = is_late, by_module = by_module](World& world) {
       const auto model = Declared();
       Parameter& head = HeadWeight(*model);
       Parameter& table = model->wte.weight;
+      const auto set_trainable = [&](bool trains) {
+        by_module ? model->head->set_trainable(trains) : head.set_trainable(trains);
+      };
       const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
-      if (!is_late) head.set_trainable(false);
+      if (!is_late) set_trainable(false);
       const auto context = Parallelize(*model, world, mesh, DataPlanNamed("ddp", mesh), {});
-      if (is_late) head.set_trainable(false);
+      if (is_late) set_trainable(false);
       EXPECT_FALSE(table.trainable());
       EXPECT_FALSE(head.trainable());
       EXPECT_FALSE(table.at_rest().requires_grad());
@@ -205,7 +210,7 @@ TEST(TiedParametersTest, IsFrozenByEitherName) {
       EXPECT_FALSE(table.grad().defined());
       EXPECT_FALSE(head.grad().defined());
       EXPECT_TRUE(model->wpe.grad().defined());
-      head.set_trainable(true);
+      set_trainable(true);
       EXPECT_TRUE(table.trainable());
       EXPECT_TRUE(head.trainable());
       Backward(model->Loss(tokens, tokens).Mean());
