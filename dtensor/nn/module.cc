@@ -87,6 +87,9 @@ Module::~Module() {
                                            : std::find(siblings.begin(), siblings.end(), this));
   }
   for (Module* child : children_) child->parent_ = nullptr;
+  for (Parameter* slot : parameters_) slot->owner_ = nullptr;
+  for (Parameter* slot : tied_) slot->owner_ = nullptr;
+  for (ModuleBuffer* slot : buffers_) slot->owner_ = nullptr;
 }
 
 std::string Module::path() const {
@@ -316,76 +319,6 @@ void Materialize(Module& root, const IntrusivePtr<MeshContext>& context, const M
     buffer->Materialize(context, ModuleBuffer::DefaultDType(options.dtype),
                         Layout(buffer->spec().shape.ndim(), context->mesh().num_axes()));
   }
-}
-
-// What a parameter or a buffer asks of its module.
-
-Parameter::Parameter(Module* owner, std::string name, ParameterSpec spec)
-    : owner_(owner), name_(std::move(name)), spec_(std::move(spec)) {
-  WEFT_REQUIRE(owner->parameter_names_.insert(name_).second, "module '", owner->path(),
-               "' already has a parameter '", name_, "'");
-  owner->parameters_.push_back(this);
-}
-
-ModuleBuffer::ModuleBuffer(Module* owner, std::string name, BufferSpec spec)
-    : owner_(owner), name_(std::move(name)), spec_(std::move(spec)) {
-  WEFT_REQUIRE(owner->parameter_names_.insert(name_).second, "module '", owner->path(),
-               "' already has a parameter or buffer '", name_, "'");
-  owner->buffers_.push_back(this);
-}
-
-std::string ModuleBuffer::path() const {
-  const std::string owner = owner_->path();
-  return owner.empty() ? name_ : absl::StrCat(owner, ".", name_);
-}
-
-std::string ModuleBuffer::full_path() const {
-  const std::string owner = owner_->full_path();
-  return owner.empty() ? name_ : absl::StrCat(owner, ".", name_);
-}
-
-void Parameter::TieTo(Parameter& to, bool transposed) {
-  const auto both = [&] { return absl::StrCat("parameter '", path(), "' tied to '", to.path(), "': "); };
-  WEFT_REQUIRE(&to != this && to.tied_to_ == nullptr && tied_to_ == nullptr, both(),
-               "expected another parameter, neither of them tied");
-  WEFT_REQUIRE(&root() == &to.root(), both(), "expected parameters of one model");
-  Shape shape;
-  for (int i = 0; i < to.spec_.shape.ndim(); ++i) {
-    shape.push_back(to.spec_.shape[transposed ? to.spec_.shape.ndim() - 1 - i : i]);
-  }
-  WEFT_REQUIRE(shape == spec_.shape, both(), "shapes ", spec_.shape.ToString(), " and ",
-               to.spec_.shape.ToString(), transposed ? " transposed" : "", " differ");
-  if (materialized() || to.materialized()) {
-    Throw(absl::StatusCode::kFailedPrecondition, both(), "the model has values already");
-  }
-  tied_to_ = &to;
-  is_transposed_ = transposed;
-  // Other names of this one are names of `to` now.
-  for (const Module* module : root().AllModules()) {
-    for (Parameter* slot : module->tied_) {
-      if (slot->tied_to_ != this) continue;
-      slot->tied_to_ = &to;
-      slot->is_transposed_ = slot->is_transposed_ != transposed;
-    }
-  }
-  std::erase(owner_->parameters_, this);
-  owner_->tied_.push_back(this);
-}
-
-Module& Parameter::root() const { return owner_->root(); }
-
-std::string Parameter::owner_path() const { return owner_->path(); }
-
-std::string Parameter::owner_full_path() const { return owner_->full_path(); }
-
-std::string Parameter::full_path() const {
-  const std::string owner = owner_full_path();
-  return owner.empty() ? name_ : absl::StrCat(owner, ".", name_);
-}
-
-std::string Parameter::path() const {
-  const std::string owner = owner_path();
-  return owner.empty() ? name_ : absl::StrCat(owner, ".", name_);
 }
 
 }  // namespace weft

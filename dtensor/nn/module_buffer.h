@@ -33,12 +33,14 @@ struct BufferSpec {
 // A named slot for a tensor that belongs to a module and is not trained: running statistics, a mask, a table.
 // Registered by its module's constructor as a spec; Materialize or Parallelize gives it a layout and elements.
 // Replicated, unless a style of its module splits the dims that it declares; no data-parallel style splits it. Of a
-// module that several stages of a pipeline have, each has its own. Does not move.
+// module that several stages of a pipeline have, each has its own. Does not move. One that ends before its module is no
+// longer listed there.
 class ModuleBuffer {
  public:
   // Registers with `owner`.
   // Errors: InvalidArgument for a name of a parameter or buffer that the owner already has.
   ModuleBuffer(Module* owner, std::string name, BufferSpec spec);
+  ~ModuleBuffer();
   ModuleBuffer(const ModuleBuffer&) = delete;
   ModuleBuffer& operator=(const ModuleBuffer&) = delete;
 
@@ -73,6 +75,8 @@ class ModuleBuffer {
   }
 
  private:
+  friend class Module;
+
   Module* owner_;
   std::string name_;
   BufferSpec spec_;

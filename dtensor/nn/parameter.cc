@@ -12,12 +12,6 @@
 
 namespace weft {
 
-Parameter::~Parameter() {
-  if (placed_.copy_source != nullptr) placed_.copy_source->Forget(placed_.copy_index);
-  // A graph may hold it for longer.
-  if (placed_.leaf) static_cast<LeafNode&>(*placed_.leaf).set_ready_hooks(nullptr);
-}
-
 const DTensor& Parameter::at_rest() const {
   if (tied_to_ != nullptr) return tied_to_->at_rest();
   if (!is_here()) {

@@ -76,6 +76,9 @@ struct ParameterMemory {
 //
 // The slot's value is changed in place by optimizer ops alone; a tape that saved the older version then says
 // so.
+//
+// Lifetime: one that ends before its module is no longer listed there, and its name is free: `layer.bias.reset()`. Not while
+//           an optimizer has it, or another slot is tied to it.
 class Parameter {
  public:
   // Registers with `owner`.
@@ -240,6 +243,8 @@ class Parameter {
   };
 
  private:
+  friend class Module;
+
   std::string owner_path() const;
   std::string owner_full_path() const;
 

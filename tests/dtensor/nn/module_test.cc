@@ -1,6 +1,8 @@
 #include "dtensor/nn/module.h"
 
 #include <cmath>
+#include <optional>
+#include <utility>
 
 #include "dtensor/autograd/backward.h"
 #include "dtensor/autograd/recompute.h"
@@ -108,6 +110,29 @@ TEST(ModuleTest, AConstructorThatThrowsLeavesNoTrace) {
     EXPECT_THAT(root.children(), ElementsAre(&leaf));
   }
   EXPECT_TRUE(root.AllParameters().empty());
+}
+
+class Optional : public Module {
+ public:
+  std::optional<Parameter> bias{std::in_place, this, "bias", ParameterSpec{.shape = {2}}};
+  Parameter weight{this, "weight", {.shape = {2}}};
+  std::optional<ModuleBuffer> mean{std::in_place, this, "mean", BufferSpec{.shape = {2}}};
+};
+
+// As PyTorch's `layer.bias = None`.
+TEST(ModuleTest, ASlotThatEndsIsNoLongerListed) {
+  Optional module;
+  module.bias.reset();
+  module.mean.reset();
+  EXPECT_THAT(module.AllParameters(), ElementsAre(&module.weight));
+  EXPECT_TRUE(module.AllBuffers().empty());
+  module.bias.emplace(&module, "mean", ParameterSpec{.shape = {2}});  // both names are free again
+  module.mean.emplace(&module, "bias", BufferSpec{.shape = {2}});
+  EXPECT_THAT(module.AllParameters(), ElementsAre(&module.weight, &*module.bias));
+  EXPECT_THAT(module.AllBuffers(), ElementsAre(&*module.mean));
+  module.bias->TieTo(module.weight);
+  module.bias.reset();
+  EXPECT_TRUE(module.tied().empty());
 }
 
 TEST(ModuleTest, MaterializeReplicatesInTheGivenDTypes) {
