@@ -344,7 +344,7 @@ class EvaluationGuard : TrainingGuard {
 };
 
 // Products are computed in another dtype while it lives: operands of matrix products, attention and convolutions are
-// cast to it; losses, softmaxes and norms take theirs in f32, binary functions of elements the wider of their operands.
+// cast to it; losses, softmaxes and norms take theirs in f32, functions of two elements, Where and joins the widest of theirs.
 // Everything else computes in what it is given: functions of single elements and reductions too, unlike PyTorch's. For code
 // outside modules, and models without a Precision in their plan (parallel/styles/precision.h). `dtype` is f16, bf16, f32
 // or f64; nothing: as it is, within another guard.

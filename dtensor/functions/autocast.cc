@@ -10,6 +10,12 @@ DTensor CastTo(const DTensor& x, DType dtype) {
   return x.dtype() == dtype ? x : Call(kCast, {x}, {.dtype = dtype});
 }
 
+// Of two floating dtypes the wider, f32 of f16 and bf16; otherwise `a`.
+DType WiderOf(DType a, DType b) {
+  if (a == b || !IsFloating(a) || !IsFloating(b) || ItemSize(a) > ItemSize(b)) return a;
+  return ItemSize(a) < ItemSize(b) ? b : DType::kF32;
+}
+
 bool MayCast(const DTensor& x) {
   return x.defined() && IsFloating(x.dtype()) && x.dtype() != DType::kF64 && Autocasts(x);
 }
@@ -23,9 +29,21 @@ DTensor AutocastToProduct(const DTensor& x) {
 DTensor AutocastToSingle(const DTensor& x) { return MayCast(x) ? CastTo(x, DType::kF32) : x; }
 
 DTensor AutocastToWider(const DTensor& x, const DTensor& other) {
-  const DType a = x.dtype(), b = other.dtype();
-  if (a == b || !IsFloating(a) || !IsFloating(b) || ItemSize(a) > ItemSize(b)) return x;
-  return CastTo(x, ItemSize(a) < ItemSize(b) ? b : DType::kF32);
+  return CastTo(x, WiderOf(x.dtype(), other.dtype()));
+}
+
+std::vector<DTensor> AutocastToWidest(const std::vector<DTensor>& parts) {
+  DType widest = parts[0].dtype();
+  for (const DTensor& part : parts) {
+    if (!part.defined()) return parts;  // which the function refuses
+    widest = WiderOf(widest, part.dtype());
+  }
+  std::vector<DTensor> same;
+  for (const DTensor& part : parts) {
+    const bool casts = IsFloating(widest) && IsFloating(part.dtype());
+    same.push_back(casts ? CastTo(part, widest) : part);
+  }
+  return same;
 }
 
 }  // namespace weft

@@ -1,8 +1,10 @@
-// How functions take their operands where an AutocastGuard stands (dtensor/context/rank_state.h). A cast moves nothing and keeps
-// the layout.
+// How functions take their operands where an AutocastGuard stands (dtensor/context/rank_state.h). A cast moves nothing and
+// keeps the layout.
 
 #ifndef WEFT_DTENSOR_FUNCTIONS_AUTOCAST_H_
 #define WEFT_DTENSOR_FUNCTIONS_AUTOCAST_H_
+
+#include <vector>
 
 #include "dtensor/dispatch.h"
 #include "dtensor/dtensor.h"
@@ -17,9 +19,12 @@ DTensor AutocastToProduct(const DTensor& x);
 // An operand of a norm or of a softmax: in f32 if it is f16 or bf16.
 DTensor AutocastToSingle(const DTensor& x);
 
-// Of two operands of one sum, difference, product of elements, quotient, minimum or maximum: what both are brought to, the
+// Of two operands of one function of elements (Add, Pow, Maximum, Less, Where): what both are brought to, the
 // wider of their floating dtypes (f32 of f16 and bf16); otherwise x as it is.
 DTensor AutocastToWider(const DTensor& x, const DTensor& other);
+
+// The same of all parts of a join, at least one.
+std::vector<DTensor> AutocastToWidest(const std::vector<DTensor>& parts);
 
 // Whether a guard stands; asked first, so that calls without one cost no more than that.
 inline bool Autocasts(const DTensor& x) {

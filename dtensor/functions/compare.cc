@@ -1,18 +1,19 @@
 #include "dtensor/functions/compare.h"
 
 #include "dtensor/dispatch.h"
+#include "dtensor/functions/autocast.h"
 #include "dtensor/functions/creation.h"
 #include "ops/elementwise/compare.h"
 #include "ops/elementwise/logical.h"
 
 namespace weft {
 
-DTensor Equal(const DTensor& a, const DTensor& b) { return Call(kEqual, {a, b}); }
-DTensor NotEqual(const DTensor& a, const DTensor& b) { return Call(kNotEqual, {a, b}); }
-DTensor Less(const DTensor& a, const DTensor& b) { return Call(kLess, {a, b}); }
-DTensor LessEqual(const DTensor& a, const DTensor& b) { return Call(kLessEqual, {a, b}); }
-DTensor Greater(const DTensor& a, const DTensor& b) { return Call(kGreater, {a, b}); }
-DTensor GreaterEqual(const DTensor& a, const DTensor& b) { return Call(kGreaterEqual, {a, b}); }
+DTensor Equal(const DTensor& a, const DTensor& b) { return CallWider(kEqual, a, b); }
+DTensor NotEqual(const DTensor& a, const DTensor& b) { return CallWider(kNotEqual, a, b); }
+DTensor Less(const DTensor& a, const DTensor& b) { return CallWider(kLess, a, b); }
+DTensor LessEqual(const DTensor& a, const DTensor& b) { return CallWider(kLessEqual, a, b); }
+DTensor Greater(const DTensor& a, const DTensor& b) { return CallWider(kGreater, a, b); }
+DTensor GreaterEqual(const DTensor& a, const DTensor& b) { return CallWider(kGreaterEqual, a, b); }
 
 DTensor Equal(const DTensor& x, double number) { return Equal(x, NumberLike(x, number)); }
 DTensor NotEqual(const DTensor& x, double number) { return NotEqual(x, NumberLike(x, number)); }

@@ -56,7 +56,7 @@ DTensor Div(const DTensor& x, double number) {
 }
 DTensor Div(double number, const DTensor& x) { return Call(kScalarDiv, {x}, {}, {.dividend = number}); }
 
-DTensor Pow(const DTensor& base, const DTensor& exponent) { return Call(kPow, {base, exponent}); }
+DTensor Pow(const DTensor& base, const DTensor& exponent) { return CallWider(kPow, base, exponent); }
 DTensor Pow(const DTensor& base, double exponent) {
   return Call(kPowScalar, {base}, {}, {.exponent = exponent});
 }

@@ -22,6 +22,8 @@ double BoundLike(const DTensor& x, double bound) {
 }  // namespace
 
 DTensor Where(const DTensor& condition, const DTensor& a, const DTensor& b) {
+  if (Autocasts(a)) [[unlikely]]
+    return Call(kWhere, {condition, AutocastToWider(a, b), AutocastToWider(b, a)});
   return Call(kWhere, {condition, a, b});
 }
 DTensor Where(const DTensor& condition, const DTensor& a, double b) {

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 #include "dtensor/call/execute.h"
 #include "dtensor/dispatch.h"
+#include "dtensor/functions/autocast.h"
 #include "dtensor/functions/creation.h"
 #include "dtensor/functions/rearrange.h"
 #include "mesh/view_algebra.h"
@@ -199,6 +201,10 @@ std::vector<DTensor> Split(const DTensor& x, int64_t size, int dim) {
 
 DTensor Concat(const std::vector<DTensor>& parts, int dim) {
   WEFT_REQUIRE(!parts.empty(), "Concat: expected at least one tensor");
+  if (Autocasts(parts[0])) [[unlikely]] {
+    const AutocastGuard off(parts[0].context()->state(), std::nullopt);
+    return Concat(AutocastToWidest(parts), dim);
+  }
   const ConcatAttributes attributes = {.dim = NormalizeDim(dim, parts[0].ndim(), "Concat")};
   TensorTypes types;
   for (const DTensor& part : parts) types.push_back(part.type());
@@ -220,6 +226,10 @@ DTensor Concat(const std::vector<DTensor>& parts, int dim) {
 
 DTensor Stack(const std::vector<DTensor>& parts, int dim) {
   WEFT_REQUIRE(!parts.empty(), "Stack: expected at least one tensor");
+  if (Autocasts(parts[0])) [[unlikely]] {
+    const AutocastGuard off(parts[0].context()->state(), std::nullopt);
+    return Stack(AutocastToWidest(parts), dim);
+  }
   return CallAll(kStack, parts, {.dim = NormalizeDim(dim, parts[0].ndim() + 1, "Stack")})[0];
 }
 

@@ -1,12 +1,14 @@
 // Precision as a column of plans, and autocast regions.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <ostream>
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -285,6 +287,47 @@ TEST(AutocastTest, ProductsInTheGuardsDtypeTheRestAsItIs) {
     EXPECT_EQ(w.grad().FullTensor().ToVector<double>()[0], 4 * 0.5);
     EXPECT_EQ(x.grad().FullTensor().ToVector<double>()[0], 1 + 8 * 0.25);
     EXPECT_THAT(MessageOf([&] { const AutocastGuard guard(state, DType::kI32); }), HasSubstr("got i32"));
+  });
+}
+
+// As PyTorch's `cat`, and what promotes by itself there: the f32 result of bf16 and f32, and of bf16 and f16.
+TEST(AutocastTest, FunctionsOfSeveralTensorsTakeTheWidest) {
+  RunRanks(2, [](World& world) {
+    const auto context = Bind(world, DeviceMesh::Parse("dp=2"));
+    const Layout rows = Layout(2, 1).WithShard(0, 0);
+    const DTensor y = Full(context, DType::kBF16, {4, 3}, 1.5, rows).RequiresGrad();
+    const DTensor x = Full(context, DType::kF32, {4, 3}, 0.3, rows);
+    const DTensor half = Full(context, DType::kF16, {4, 3}, 0.3, rows);
+    using Join = std::function<DTensor(const DTensor& a, const DTensor& b)>;
+    const std::vector<Join> joins = {
+        [](const DTensor& a, const DTensor& b) { return Pow(a, b); },
+        [](const DTensor& a, const DTensor& b) { return Where(Greater(a, b), a, b); },
+        [](const DTensor& a, const DTensor& b) { return Where(NotEqual(a, b), b, a); },
+        [](const DTensor& a, const DTensor& b) {
+          return Concat({a, b}, 0);  // along the dim that is split
+        },
+        [](const DTensor& a, const DTensor& b) {
+          return Concat({a, b, a}, 1);
+        },
+        [](const DTensor& a, const DTensor& b) {
+          return Stack({a, b}, 0);
+        },
+    };
+    for (size_t i = 0; i < joins.size(); ++i) {
+      for (const auto& [a, b] : std::vector<std::pair<DTensor, DTensor>>{{y, x}, {x, y}, {y, half}}) {
+        EXPECT_THAT(MessageOf([&, a = a, b = b] { joins[i](a, b); }), HasSubstr("operand")) << i;
+        const DTensor expected = joins[i](Cast(a, DType::kF32), Cast(b, DType::kF32));
+        const AutocastGuard guard(context->state(), DType::kBF16);
+        const DTensor joined = joins[i](a, b);
+        EXPECT_EQ(joined.ToString(), expected.ToString()) << i;
+        EXPECT_EQ(joined.FullTensor().ToVector<double>(), expected.FullTensor().ToVector<double>()) << i;
+      }
+    }
+    const AutocastGuard guard(context->state(), DType::kBF16);
+    EXPECT_EQ(Concat({y, y}, 0).dtype(), DType::kBF16);
+    Backward(Sum(Concat({y, x}, 1)));
+    EXPECT_EQ(y.grad().ToString(), y.ToString());
+    EXPECT_EQ(y.grad().FullTensor().ToVector<double>(), std::vector<double>(12, 1));
   });
 }
 
