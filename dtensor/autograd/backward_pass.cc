@@ -130,7 +130,9 @@ void BackwardPass::FindWhatLeads() {
     const int entry = node->pass_entry_;
     const bool reached = entry >= 0 && entry < std::ssize(entries_) && entries_[entry].node == node;
     if (!reached) continue;
-    targets_.push_back({entry, options_.targets[i].output, static_cast<int>(i)});
+    int& last = entries_[entry].last_target;
+    targets_.push_back({.output = options_.targets[i].output, .index = static_cast<int>(i), .before = last});
+    last = static_cast<int>(targets_.size()) - 1;
   }
   // What an edge leads to was recorded earlier.
   std::vector<int> order(entries_.size());
@@ -141,7 +143,7 @@ void BackwardPass::FindWhatLeads() {
     Entry& entry = entries_[index];
     const absl::Span<const TapeNode::Edge> edges = EdgesOf(*entry.node);
     entry.leads =
-        std::any_of(targets_.begin(), targets_.end(), [&](const Target& t) { return t.entry == index; }) ||
+        entry.last_target >= 0 ||
         std::any_of(edges.begin(), edges.end(), [&](const TapeNode::Edge& edge) { return Leads(edge); });
   }
   for (const Entry& entry : entries_) {
@@ -206,8 +208,8 @@ void BackwardPass::RunNode(Entry& entry) {
   const bool reached =
       node.RunsUnreached() || std::any_of(gradients.begin(), gradients.end(),
                                           [](const DTensor& gradient) { return gradient.defined(); });
-  for (const Target& target : targets_) {
-    if (target.entry == node.pass_entry_) taken_[target.index] = gradients[target.output];
+  for (int i = entry.last_target; i >= 0; i = targets_[i].before) {
+    taken_[targets_[i].index] = gradients[targets_[i].output];
   }
   const absl::Span<const TapeNode::Edge> edges = EdgesOf(node);
   if (edges.empty()) {

@@ -68,12 +68,13 @@ class BackwardPass {
     int uses = 0;              // not yet delivered
     bool leads = true;         // to a target, if there are any
     bool has_run = false;
-    DTensors gradients;  // by output
+    int last_target = -1;  // of those that are outputs of the node
+    DTensors gradients;    // by output
   };
   struct Target {
-    int entry = -1;
     int output = 0;
-    int index = 0;  // in PassOptions::targets
+    int index = 0;    // in PassOptions::targets
+    int before = -1;  // of the same node
   };
 
   static bool RunsLater(const TapeNode* a, const TapeNode* b);

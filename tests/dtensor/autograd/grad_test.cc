@@ -69,11 +69,12 @@ TEST(GradTest, OfResultsAndOfOneThatIsNotUsed) {
     const DTensor unused = Lay(context, RandomF64({4}, 2), "[a]").RequiresGrad();
     const DTensor y = Square(x);
     const DTensor loss = Sum(y * y + 3.0 * y);
-    const std::vector<DTensor> gradients = Grad({loss}, {y, x, unused}, {.allow_unused = true});
+    const std::vector<DTensor> gradients = Grad({loss}, {y, x, unused, x}, {.allow_unused = true});
     EXPECT_TRUE(AllClose(gradients[0].FullTensor(), (2.0 * y.Detach() + 3.0).FullTensor(), 1e-14));
     EXPECT_TRUE(AllClose(gradients[1].FullTensor(),
                          ((2.0 * y.Detach() + 3.0) * 2.0 * x.Detach()).FullTensor(), 1e-14));
     EXPECT_FALSE(gradients[2].defined());
+    EXPECT_TRUE(SameBits(gradients[3].FullTensor(), gradients[1].FullTensor()));
   });
 }
 

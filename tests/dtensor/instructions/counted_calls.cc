@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/types/span.h"
 #include "benchmarks/own_pieces_world.h"
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
@@ -63,6 +64,24 @@ std::function<void()> StepsUnder(World& world, const Plan& plan) {
   };
 }
 
+struct SumOfLeaves {
+  std::vector<DTensor> leaves;
+  DTensor sum;
+};
+
+// The gradients of a sum of 1000 leaves, one added after another, with respect to the first so many, to which all sums lead.
+// The graph is made at the first call.
+std::function<void()> GradOfFirst(const DTensor& x, int num_inputs) {
+  return [x, num_inputs, graph = std::make_shared<SumOfLeaves>()] {
+    while (graph->leaves.size() < 1000) {
+      graph->leaves.push_back(x.RequiresGrad());
+      graph->sum = graph->sum.defined() ? Add(graph->sum, graph->leaves.back()) : graph->leaves.back();
+    }
+    Grad(absl::MakeConstSpan(&graph->sum, 1), absl::MakeConstSpan(graph->leaves).first(num_inputs),
+         {.seeds = absl::MakeConstSpan(&x, 1), .retain_graph = true});
+  };
+}
+
 // What a case calls, by its name.
 std::map<std::string, std::function<void()>> Cases(const IntrusivePtr<MeshContext>& context) {
   const DTensor a = Full(context, DType::kF32, {32}, 0.5, Layout(1, 1).WithShard(0, 0));
@@ -81,6 +100,8 @@ std::map<std::string, std::function<void()>> Cases(const IntrusivePtr<MeshContex
          const DTensor fresh = a.RequiresGrad();
          Backward(Mul(Add(Mul(fresh, b), b), b), b);
        }},
+      {"grad_of_few", GradOfFirst(a, 10)},
+      {"grad_of_many", GradOfFirst(a, 1000)},
       {"gpt_step_ddp", StepsUnder(context->world(), {{"", DataParallel("a")}})},
       {"gpt_step_fsdp", StepsUnder(context->world(), {{"blocks.*", FullyShard("a")}, {"", FullyShard("a")}})},
   };
