@@ -1,18 +1,25 @@
 #include "dtensor/checkpoint/checkpoint.h"
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <set>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "dtensor/functions.h"
+#include "dtensor/redistribution/agreement.h"
+#include "runtime/base/error.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/gather_texts.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
 namespace {
+
+// What the writer may take longer for than the others do, which wait for it.
+constexpr std::chrono::milliseconds kWriting = std::chrono::hours(1);
 
 // This rank's piece of `name`, as `into` lies.
 Tensor ReadPiece(SafetensorsReader& reader, const std::string& name, const DTensor& into) {
@@ -117,29 +124,68 @@ Tensor BringToWriter(const ModelParts& parts, const SpreadEntry& entry) {
   return whole;
 }
 
+// What the writer alone does. An error of its is kept until Agree: the others wait for it in the gathers.
+class WritersWork {
+ public:
+  explicit WritersWork(MeshContext& context) : context_(context) {}
+
+  void Do(absl::FunctionRef<void()> work) {
+    if (error_ || context_.world().rank() != context_.mesh().ranks()[0]) return;
+    try {
+      work();
+    } catch (const Error& error) {
+      error_ = error;
+    }
+  }
+
+  // All ranks come here, and throw the writer's error. `timeout`: 0 for that of other calls.
+  void Agree(std::chrono::milliseconds timeout) {
+    if (context_.mesh().num_ranks() == 1) {
+      if (error_) throw *error_;
+      return;
+    }
+    const std::string told =
+        error_ ? absl::StrCat(static_cast<int>(error_->code()), " ", error_->message()) : "";
+    const CommOptions options = {.tag = context_.state().tag(), .timeout = timeout};
+    const std::string writers = AllGatherTexts(AllRanks(context_), told, context_.allocator(), options)[0];
+    if (writers.empty()) return;
+    const size_t blank = writers.find(' ');
+    int code = 0;
+    WEFT_CHECK(absl::SimpleAtoi(writers.substr(0, blank), &code), writers);
+    throw Error(static_cast<absl::StatusCode>(code), writers.substr(blank + 1));
+  }
+
+ private:
+  MeshContext& context_;
+  std::optional<Error> error_;
+};
+
 }  // namespace
 
 void SaveTensors(const std::string& path, const std::vector<std::pair<std::string, DTensor>>& tensors,
                  const SafetensorsMetadata& metadata, const ModelParts* parts) {
   // Of stages or parts one may have none.
   WEFT_REQUIRE(parts != nullptr || !tensors.empty(), "checkpoint '", path, "': nothing to save");
-  MeshContext& context = parts != nullptr ? *parts->context : *tensors[0].second.context();
+  MeshContext& context = parts != nullptr ? *parts->context : *tensors[0].second.context()->DeviceSide();
   const PurposeGuard purpose(context.state(), Purpose::kParam);
   const std::vector<SpreadEntry> entries =
       parts != nullptr ? EntriesOfParts(path, *parts, tensors) : EntriesHere(tensors);
   WEFT_REQUIRE(!entries.empty(), "checkpoint '", path, "': nothing to save");
-  const bool is_writer = context.world().rank() == context.mesh().ranks()[0];
   std::optional<SafetensorsWriter> writer;
-  if (is_writer) {
+  WritersWork work(context);
+  work.Do([&] {
     std::vector<SafetensorsEntry> types;
     for (const SpreadEntry& entry : entries) types.push_back(entry.entry);
     writer.emplace(path, types, metadata);
-  }
+  });
+  // Before a file of that name is replaced, which others may still read.
+  work.Agree(/*timeout=*/{});
   for (const SpreadEntry& entry : entries) {
     const Tensor whole = parts != nullptr ? BringToWriter(*parts, entry) : entry.tensor.FullTensor();
-    if (writer) writer->Write(whole);
+    work.Do([&] { writer->Write(whole); });
   }
-  if (writer) writer->Finish();
+  work.Do([&] { writer->Finish(); });
+  work.Agree(kWriting);
 }
 
 std::vector<std::pair<std::string, DTensor>> CheckpointTensors(Module& model, const Optimizer& optimizer) {

@@ -1,5 +1,6 @@
 #include "dtensor/checkpoint/checkpoint.h"
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
@@ -157,6 +158,47 @@ TEST(CheckpointTest, ANameThatStandsTwiceIsRefused) {
     const DTensor x = Full(Bind(world, DeviceMesh()), DType::kF32, {1}, 1);
     EXPECT_THAT([&] { SaveTensors(path, {{"x", x}, {"x", x}}, {}); }, is_refused);
   });
+}
+
+// No rank goes on before the file is there, and none replaces it before all have come. The last tensor is small: ranks that do
+// not write are through long before the writer.
+TEST(CheckpointTest, WhatIsReadBehindASaveIsWhatWasSaved) {
+  const std::string path = ::testing::TempDir() + "/again.safetensors";
+  RunRanks(2, [&](World& world) {
+    const auto context = Bind(world, DeviceMesh::Parse("dp=2"));
+    for (const double value : {1.0, 2.0, 3.0}) {
+      SaveTensors(path,
+                  {{"large", Full(context, DType::kF32, {4, 1 << 20}, value)},
+                   {"small", Full(context, DType::kF32, {2}, value)}},
+                  {});
+      SafetensorsReader reader(path);
+      EXPECT_EQ(reader.Read("small", WholeBox({2}), MakeCpuAllocator()).ToVector<double>(),
+                std::vector<double>(2, value))
+          << "rank " << world.rank();
+    }
+  });
+}
+
+// When the file is opened, and when it gets its name, which a folder has. Afterwards ranks are in step.
+TEST(CheckpointTest, WhatTheWriterFailsInIsAnErrorOnEveryRank) {
+  const std::string folder = ::testing::TempDir() + "/a_folder.safetensors";
+  std::filesystem::create_directories(folder);
+  const std::string nowhere = folder + "/no_such/x.safetensors";
+  const std::string path = ::testing::TempDir() + "/in_step.safetensors";
+  RunRanks(2, [&](World& world) {
+    const auto context = Bind(world, DeviceMesh::Parse("dp=2"));
+    const auto save = [&](const std::string& to) {
+      SaveTensors(to, {{"x", Full(context, DType::kF32, {3}, 1)}}, {});
+    };
+    for (const std::string& to : {nowhere, folder}) {
+      EXPECT_THAT([&] { save(to); },
+                  ::testing::ThrowsMessage<Error>(HasSubstr("cannot write '" + to + "': ")))
+          << "rank " << world.rank();
+    }
+    save(path);
+    EXPECT_EQ(SafetensorsReader(path).entries().size(), 1u);
+  });
+  std::filesystem::remove(folder);
 }
 
 TEST(CheckpointTest, FileOfAnotherModelIsRefused) {
