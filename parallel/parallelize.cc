@@ -211,18 +211,11 @@ class EarlierModel {
   bool moved_ = false;
 };
 
-// Of a model whose ranks have different parts of it, stages or those of On: the whole; null: they have not.
-IntrusivePtr<MeshContext> WholeOfParts(Module& model) {
-  const auto* const segmented = dynamic_cast<const SegmentedModule*>(&model);
-  if (segmented != nullptr && segmented->stages()) return segmented->stages()->context;
-  return model.parts() != nullptr ? model.parts()->context : nullptr;
-}
-
 bool HasValues(Module& model) {
   const auto has_value = [](const auto* slot) { return slot->materialized(); };
   return absl::c_any_of(model.AllParameters(), has_value) || absl::c_any_of(model.AllBuffers(), has_value) ||
          // On a rank whose part has no parameters.
-         (WholeOfParts(model) && model.AllParameters().empty());
+         (PartsOf(model) != nullptr && model.AllParameters().empty());
 }
 
 void CheckMaySpreadAgain(Module& model, const MeshContext& context) {
@@ -235,8 +228,8 @@ void CheckMaySpreadAgain(Module& model, const MeshContext& context) {
   };
   check("parameter", model.AllParameters());
   check("buffer", model.AllBuffers());
-  IntrusivePtr<MeshContext> whole = WholeOfParts(model);
-  if (!whole) whole = model.context();
+  const ModelParts* const parts = PartsOf(model);
+  const IntrusivePtr<MeshContext>& whole = parts != nullptr ? parts->context : model.context();
   if (whole->shared_state() != context.shared_state()) {
     Throw(
         absl::StatusCode::kFailedPrecondition,
@@ -284,6 +277,7 @@ void Spread(Module& model, const IntrusivePtr<MeshContext>& context, const Plan&
   const std::vector<Parameter*> parameters = model.RegisteredParameters();
   const Contexts contexts = BindParts(context, resolved);
   const IntrusivePtr<MeshContext>& part = contexts.own;
+  if (part->mesh().num_ranks() < context->mesh().num_ranks()) part->set_has_part_of_model();
   SpreadOverRanks(contexts, resolved, parameters);
   const DType compute_dtype = options.compute_dtype.value_or(options.dtype);
   const PlannedGroups groups = PlanGroups(model, resolved, contexts.part, part->mesh(), part->cost_model(),
@@ -345,7 +339,7 @@ void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const 
   CheckSameMachine(*context, "Parallelize");
   if (!HasValues(model)) return Spread(model, context, plan, resolved, options);
   CheckMaySpreadAgain(model, *context);
-  const bool among_parts = WholeOfParts(model) || resolved.spread_axis() >= 0;
+  const bool among_parts = PartsOf(model) != nullptr || resolved.spread_axis() >= 0;
   EarlierModel earlier(model);
   ParallelizeOptions again = options;
   again.start_values = StartValues::kTrust;

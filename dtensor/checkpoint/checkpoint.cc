@@ -166,6 +166,11 @@ void SaveTensors(const std::string& path, const std::vector<std::pair<std::strin
                  const SafetensorsMetadata& metadata, const ModelParts* parts) {
   // Of stages or parts one may have none.
   WEFT_REQUIRE(parts != nullptr || !tensors.empty(), "checkpoint '", path, "': nothing to save");
+  for (const auto& [name, tensor] : tensors) {
+    WEFT_REQUIRE(
+        parts != nullptr || !tensor.context()->has_part_of_model(), "checkpoint '", path, "': tensor '", name,
+        "' is of a model of which other ranks have other stages or parts: give SaveTensors PartsOf(model)");
+  }
   MeshContext& context = parts != nullptr ? *parts->context : *tensors[0].second.context()->DeviceSide();
   const PurposeGuard purpose(context.state(), Purpose::kParam);
   const std::vector<SpreadEntry> entries =

@@ -19,13 +19,14 @@ namespace weft {
 // nothing of the mesh: it loads on any other. Rank 0 of the mesh writes; every rank calls it alike. On return the file is there,
 // on every rank; what was there before stays until all have called.
 //
-// `parts`: of a model of which ranks have different stages (SegmentedModule::stages) or parts (Module::parts), which give
-// those tensors that are on theirs; null: all ranks give all. What several of them have is written once, as the first
-// has it; the order is that of stages or parts.
+// `parts`: of a model of which ranks have different stages or parts (PartsOf, dtensor/nn/segmented_module.h), which give those
+// tensors that are on theirs; null: all ranks give all. What several of them have is written once, as the first has it; the
+// order is that of stages or parts.
 // Cost:   one gather a tensor, under purpose `param`; one tensor is whole at a time. Of other stages or parts than the
 //         writer's one message each, and one all-gather of the names. Ranks hear from the writer when it begins
 //         and when it ends, for which they wait an hour at most.
-// Errors: as SafetensorsWriter, on every rank; with `parts` also for a name that stands twice on one of them.
+// Errors: as SafetensorsWriter, on every rank; with `parts` also for a name that stands twice on one of them; without, for
+//         tensors of a model of which this rank has a stage or part alone, before anything is written.
 void SaveTensors(const std::string& path, const std::vector<std::pair<std::string, DTensor>>& tensors,
                  const SafetensorsMetadata& metadata, const ModelParts* parts = nullptr);
 

@@ -9,6 +9,7 @@
 #include "dtensor/checkpoint/checkpoint.h"
 #include "dtensor/functions.h"
 #include "dtensor/mesh_transfer.h"
+#include "dtensor/nn/segmented_module.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
@@ -175,7 +176,7 @@ void SaveWeights(const std::string& path, Module& module, const StateNames& name
   for (const Slot& slot : SlotsOf(module, names)) {
     if (slot.is_here && !slot.outside.empty()) tensors.push_back({slot.outside, slot.value()});
   }
-  SaveTensors(path, tensors, metadata, parts);
+  SaveTensors(path, tensors, metadata, parts != nullptr ? parts : PartsOf(module.root()));
 }
 
 }  // namespace weft

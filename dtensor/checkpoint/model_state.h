@@ -57,7 +57,8 @@ LoadStateResult LoadState(Module& module, const StateMap& state, const LoadState
 // state, "optimizer.", is not unexpected; what the module itself calls so is loaded.
 LoadStateResult LoadWeights(SafetensorsReader& reader, Module& module, const LoadStateOptions& options = {});
 
-// Writes the state, as SaveTensors writes.
+// Writes the state, as SaveTensors writes. `parts`: null for those of the model that the module is of, whose ranks all call
+// it, those too that have nothing of the module.
 void SaveWeights(const std::string& path, Module& module, const StateNames& names = {},
                  const SafetensorsMetadata& metadata = {}, const ModelParts* parts = nullptr);
 

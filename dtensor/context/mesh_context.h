@@ -69,6 +69,12 @@ class MeshContext : public RefCounted<MeshContext> {
   // Whether this rank is in the mesh; false for some ranks on slices and parts alone.
   bool is_member() const { return is_member_; }
 
+  // Whether a model lies here in part: ranks outside of this mesh have its other stages or parts.
+  bool has_part_of_model() const {
+    return is_host_side() ? device_side_->has_part_of_model_ : has_part_of_model_;
+  }
+  void set_has_part_of_model() { has_part_of_model_ = true; }
+
   // This rank's index along every axis; 0 along the fixed axes of a slice.
   // Errors: FailedPrecondition if this rank is not in the mesh.
   absl::Span<const int64_t> coordinate() const {
@@ -102,6 +108,7 @@ class MeshContext : public RefCounted<MeshContext> {
   MeshContext* host_side_ = nullptr;       // while there is one
   bool is_slice_ = false;
   bool is_member_ = true;
+  bool has_part_of_model_ = false;  // of a host side: not used
   std::vector<int64_t> coordinate_;
   CostModel cost_model_;
   KernelContext kernel_context_;

@@ -132,4 +132,10 @@ DTensor SegmentedModule::Forward(const DTensor& x) {
   return RunSegments(0, end, {x})[0];
 }
 
+const ModelParts* PartsOf(const Module& model) {
+  const auto* const segmented = dynamic_cast<const SegmentedModule*>(&model);
+  if (segmented != nullptr && segmented->stages()) return &*segmented->stages();
+  return model.parts();
+}
+
 }  // namespace weft

@@ -9,6 +9,7 @@
 
 #include "dtensor/dtensor.h"
 #include "dtensor/functions/loss.h"
+#include "dtensor/nn/model_parts.h"
 #include "dtensor/nn/model_stages.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/nn/parameter.h"
@@ -106,6 +107,12 @@ class SegmentedModule : public Module {
   std::vector<RecomputedSegments> recomputed_;
   std::optional<ModelStages> stages_;
 };
+
+// How ranks have different parts of `model`, a root: its stages, or the parts of its mesh (Module::parts); null where each has
+// all of it. What SaveTensors wants.
+//
+// Lifetime: until the model is spread anew.
+const ModelParts* PartsOf(const Module& model);
 
 }  // namespace weft
 

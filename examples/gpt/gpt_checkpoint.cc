@@ -148,7 +148,7 @@ StateTexts GptTexts(const GptCheckpointInfo& info) {
 
 void SaveGpt(const std::string& path, Gpt& model, const std::vector<std::pair<std::string, DTensor>>& tensors,
              const GptCheckpointInfo& info) {
-  SaveTensors(path, tensors, GptTexts(info), model.stages() ? &*model.stages() : nullptr);
+  SaveTensors(path, tensors, GptTexts(info), PartsOf(model));
 }
 
 GptCheckpointInfo ReadGptInfo(const std::string& path, const StateTexts& texts) {

@@ -10,6 +10,7 @@
 #include "dtensor/functions.h"
 #include "dtensor/nn/gpt.h"
 #include "dtensor/nn/model_parts.h"
+#include "dtensor/nn/segmented_module.h"
 #include "dtensor/optim/adamw.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -199,6 +200,27 @@ TEST(CheckpointTest, WhatTheWriterFailsInIsAnErrorOnEveryRank) {
     EXPECT_EQ(SafetensorsReader(path).entries().size(), 1u);
   });
   std::filesystem::remove(folder);
+}
+
+// Each stage would write a file of its own, under one name. A slice that no model is spread from is a mesh as any.
+TEST(CheckpointTest, OneOfSeveralStagesIsNoModel) {
+  const std::string path = ::testing::TempDir() + "/stages.safetensors";
+  RunRanks(2, [&](World& world) {
+    GptConfig config = kConfig;
+    config.layers = 2;
+    Gpt model(config);
+    const auto context = Parallelize(model, world, DeviceMesh::Parse("pp=2"), {{"blocks.*", Pipeline("pp")}});
+    const AdamW optimizer(model.AllParameters(), {});
+    const auto tensors = CheckpointTensors(model, optimizer);
+    EXPECT_THAT([&] { SaveTensors(path, tensors, {}); },
+                ::testing::ThrowsMessage<Error>(HasSubstr("give SaveTensors PartsOf(model)")));
+    SaveTensors(path, tensors, {}, PartsOf(model));
+    EXPECT_EQ(SafetensorsReader(path).entries().size(), 3 * model.RegisteredParameters().size() + 1);
+    const auto own = Bind(context, context->mesh().Slice({{"pp", world.rank()}}));
+    const std::string own_path = path + std::to_string(world.rank());
+    SaveTensors(own_path, {{"x", Full(own, DType::kF32, {2}, 1)}}, {});
+    EXPECT_EQ(SafetensorsReader(own_path).entries().size(), 1u);
+  });
 }
 
 TEST(CheckpointTest, FileOfAnotherModelIsRefused) {

@@ -26,6 +26,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
+using testing::UnorderedElementsAre;
 
 // Extents of 5 and 3: uneven over 2 ranks.
 class Net : public Module {
@@ -298,6 +299,20 @@ TEST(ModelStateTest, Files) {
       }
     });
   }
+}
+
+// The model says what other ranks have of it. Those that have nothing of a module join in, too.
+TEST(ModelStateTest, FilesHaveAllPartsOfAModel) {
+  const std::string path = testing::TempDir() + "/parts.safetensors";
+  OnMesh("gpus=2", [&](const IntrusivePtr<MeshContext>& context) {
+    Net net;
+    Parallelize(net, context,
+                {{"body", On("gpus", 0, 1)}, {"norm", On("gpus", 0, 1)}, {"head", On("gpus", 1, 1)}});
+    SaveWeights(path, net);
+    EXPECT_EQ(SafetensorsReader(path).entries().size(), 9u);
+    SaveWeights(path, net.head);
+    EXPECT_THAT(SafetensorsReader(path).Names(), UnorderedElementsAre("bias", "weight"));
+  });
 }
 
 // A checkpoint's optimizer is not looked at, but what the module calls so itself is its own.

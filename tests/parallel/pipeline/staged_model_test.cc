@@ -12,6 +12,7 @@
 
 #include "dtensor/autograd/backward.h"
 #include "dtensor/checkpoint/checkpoint.h"
+#include "dtensor/checkpoint/model_state.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/gpt.h"
 #include "dtensor/nn/linear.h"
@@ -211,6 +212,8 @@ TEST(StagedModelTest, ACheckpointHasAllStages) {
     Gpt model(Config(/*tied_head=*/true));
     Parallelize(model, world, DeviceMesh::Parse("pp=2, dp=2"),
                 {{"blocks.*", Pipeline("pp")}, {"", FullyShard("dp")}}, {.dtype = DType::kF64});
+    SaveWeights(path, model);  // knows its stages
+    EXPECT_EQ(SafetensorsReader(path).entries().size(), model.RegisteredParameters().size());
     save(model, path, &*model.stages());
   });
   RunRanks(1, [&](World& world) {
