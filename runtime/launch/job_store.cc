@@ -32,7 +32,9 @@ std::string WithPort(const std::string& host, int port) {
 
 }  // namespace
 
-JobStore::JobStore(const LaunchEnvironment& environment) : launcher_keeps_it_(environment.agent_store) {
+JobStore::JobStore(const LaunchEnvironment& environment)
+    : launcher_keeps_it_(environment.agent_store),
+      patience_(environment.agent_store ? std::nullopt : std::optional(milliseconds(0))) {
   const bool listens = environment.rank == 0 && !environment.agent_store;
   if (listens) Listen(environment, environment.token);
   // Whatever others call it: rank 0 reaches its own server by the loopback, and so does every rank
@@ -75,13 +77,13 @@ void JobStore::Farewell(absl::FunctionRef<bool()> has_failed) noexcept {
   if (!patience_.has_value() || server_ != nullptr) return;
   // The server ends when every process has said farewell or one has died, and they may work for long. A next world
   // that came sooner would meet this server. After a failure rank 0 may keep it for any time, and the next world has another
-  // generation.
+  // generation: the wait has an end.
   Clock::time_point deadline = Clock::time_point::max();
   do {
     if (deadline == Clock::time_point::max() && has_failed()) {
       deadline = Clock::now() + ClampTimeout(*patience_);
     }
-  } while (!client_->AwaitServersEnd(kLook) && Clock::now() < deadline);
+  } while (Clock::now() < deadline && !client_->AwaitServersEnd(kLook));
 }
 
 void JobStore::Listen(const LaunchEnvironment& environment, const std::string& token) {

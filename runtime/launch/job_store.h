@@ -20,7 +20,8 @@ namespace weft {
 // warning on stderr if no token is set.
 class JobStore {
  public:
-  // With an address in `environment`: rank 0 listens there, the others connect.
+  // With an address in `environment`: rank 0 listens there, the others connect. Unless the launcher keeps the server, the end of
+  // such a job waits for the server's, so that another may begin there; once the job has failed it does not.
   explicit JobStore(const LaunchEnvironment& environment);
 
   // Without: rank 0 listens on a free port, with a token of its own making, and `broadcast` takes rank 0's
@@ -54,7 +55,8 @@ class JobStore {
   std::unique_ptr<TcpStoreServer> server_;
   std::shared_ptr<TcpStore> client_;  // ends before the server
   const bool launcher_keeps_it_;
-  // For the end of a server that ends with the job's last process; nullopt: it need not.
+  // Of a server whose place the next job may take: how long its end is waited for once this job has failed; nullopt: it is not
+  // waited for.
   const std::optional<std::chrono::milliseconds> patience_ = std::nullopt;
   std::string prefix_;
   std::shared_ptr<Store> store_;

@@ -31,6 +31,12 @@ std::shared_ptr<JobStore> OpenStore(const LaunchEnvironment& environment, MpiEnv
                                     [mpi](const std::string& bytes) { return mpi->Broadcast(bytes); });
 }
 
+// MPI can begin and end once per process: it goes on until the process ends, for all of its worlds.
+const std::shared_ptr<MpiEnvironment>& MpiOfProcess() {
+  static const auto mpi = std::make_shared<MpiEnvironment>();
+  return mpi;
+}
+
 }  // namespace
 
 ProcessWorld::ProcessWorld(const LaunchEnvironment& environment, const WorldOptions& options,
@@ -176,7 +182,7 @@ std::unique_ptr<ProcessWorld> MakeProcessWorld(const std::optional<LaunchEnviron
         "or use the mpi backend");
     return MakeWorldOf(*environment, options, /*mpi=*/nullptr);
   }
-  const auto mpi = std::make_shared<MpiEnvironment>();
+  const std::shared_ptr<MpiEnvironment>& mpi = MpiOfProcess();
   LaunchEnvironment place = *environment;
   WEFT_REQUIRE(mpi->size() == place.world_size, "MPI has ", mpi->size(), " processes, the environment (",
                place.launcher, ") says ", place.world_size,

@@ -18,7 +18,8 @@ bool RanksAreProcesses(Backend backend);
 std::optional<int> NumLaunchedRanks(Backend backend);
 
 // Runs `body` on the `num_ranks` ranks of a job: as threads of this process, or on this process's rank of the
-// job that a launcher has started. So a program written once runs either way.
+// job that a launcher has started. So a program written once runs either way. A program may call it again, on every rank: under a
+// launcher that keeps the job's store (weft_run), World::store() has then what the world before has left there.
 //
 // Errors: InvalidArgument if the launcher's world has another size than `num_ranks`, or as RanksAreProcesses;
 //         those of World::FromEnv. What `body` throws: from threads as RunRanks; from a process as it is, and

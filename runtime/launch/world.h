@@ -61,7 +61,7 @@ class World {
 
   // The world of this process, one rank of the job that a launcher has started: weft_run, torchrun,
   // Kubernetes, mpirun, srun. What it reads of the environment: runtime/launch/launch_environment.h. Link
-  // //runtime/launch:from_env. At most one per process.
+  // //runtime/launch:from_env. At most one at a time in a process.
   //
   // Errors: FailedPrecondition if no launcher has started this process; InvalidArgument for variables that
   //         are missing or wrong; those of the store and the backend in meeting the others, within minutes.

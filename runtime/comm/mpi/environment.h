@@ -14,8 +14,8 @@
 
 namespace weft {
 
-// MPI in this process, from MPI_Init_thread to MPI_Finalize: one per process, made by main. Without a
-// launcher the job is this process alone.
+// MPI in this process, from MPI_Init_thread to MPI_Finalize: one per process, which lives until main is through and may make
+// any number of hubs, one after another. Without a launcher the job is this process alone.
 //
 // Lifetime: outlives all work of its hubs; they and their communicators may be let go of later, as models that outlive
 //           the world do, and then call MPI no more. Its end waits for every other process of the job, as

@@ -2,6 +2,8 @@
 // World::FromEnv and takes all-reduces on axis dp until HOW happens on RANK. Prints "joined" when it has been
 // through the first; an error goes to stderr, and the exit code is 1 then.
 //
+// HOW = again: in five worlds, one after another.
+//
 // HOW = groups: all ranks have a group of another backend beside dp.
 //
 // HOW = keep: what the ranks have of a group outlives the world.
@@ -220,15 +222,14 @@ int Main(int argc, char** argv) {
       options.comm_timeout = std::chrono::milliseconds(std::atoi(timeout));
     }
     Kept kept;
-    RunWorld(
-        size != nullptr ? std::atoi(size) : 1,
-        [&](World& world) {
-          if (job.how == "keep") return Keep(world, &kept);
-          if (job.how == "files") return OpenFiles();
-          if (job.how == "store" || job.how == "count") return UseStore(job, world);
-          job.how == "train" ? Train(job, world) : RunRank(job, world);
-        },
-        options);
+    const auto run = [&](World& world) {
+      if (job.how == "keep") return Keep(world, &kept);
+      if (job.how == "files") return OpenFiles();
+      if (job.how == "store" || job.how == "count") return UseStore(job, world);
+      job.how == "train" ? Train(job, world) : RunRank(job, world);
+    };
+    const int num_worlds = job.how == "again" ? 5 : 1;
+    for (int i = 0; i < num_worlds; ++i) RunWorld(size != nullptr ? std::atoi(size) : 1, run, options);
     kept.group = nullptr;
     if (job.how == "keep") std::printf("let go\n");
     return 0;

@@ -32,6 +32,11 @@ run nothing 0
 [[ $status == 0 ]] || fail "exit code $status: $(cat err)"
 [[ $(grep -c '^done$' out) == 3 ]] || fail "expected three ranks to be done: $(cat out)"
 
+# MPI begins once, and serves the next worlds of the process, too.
+run again 0
+[[ $status == 0 ]] || fail "again: exit code $status: $(cat err)"
+[[ $(grep -c '^done$' out) == 15 ]] || fail "expected three ranks to be done five times: $(cat out)"
+
 # A batch script may tell a host without a port: that is no address. A token may have blanks.
 export MASTER_ADDR=node0 WEFT_STORE_TOKEN="two words"
 run nothing 0
@@ -44,7 +49,7 @@ run groups 0
 [[ $status == 0 ]] || fail "groups: exit code $status: $(cat err)"
 [[ $(grep -c '^done$' out) == 3 ]] || fail "expected three ranks to be done: $(cat out)"
 
-# A group may be let go of when MPI has ended.
+# A group may be let go of when its world has ended.
 run keep 0
 [[ $status == 0 ]] || fail "keep: exit code $status: $(cat err)"
 [[ $(grep -c '^let go$' out) == 3 ]] || fail "expected three ranks to let go of their groups: $(cat out)"

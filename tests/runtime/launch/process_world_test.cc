@@ -91,6 +91,17 @@ TEST(ProcessWorldTest, TheSoftLimitOfOpenFilesIsRaised) {
   }
 }
 
+// Each world has a store of its own at the same place: no rank is in the next one before the store of the last has ended.
+TEST(ProcessWorldTest, WorldsFollowOneAnother) {
+  std::string expected;
+  for (int i = 0; i < 5; ++i) expected += "joined\ndone\n";
+  for (const ProcessEnd& end : RunJob("again", 0)) {
+    EXPECT_EQ(end.exit_code, 0) << end.err;
+    EXPECT_EQ(end.out, expected);
+    EXPECT_EQ(end.err, "");
+  }
+}
+
 TEST(ProcessWorldTest, RanksShareAStore) {
   for (const ProcessEnd& end : RunJob("count", 0)) {
     EXPECT_EQ(end.exit_code, 0) << end.err;
