@@ -31,6 +31,15 @@ std::shared_ptr<JobStore> OpenStore(const LaunchEnvironment& environment, MpiEnv
                                     [mpi](const std::string& bytes) { return mpi->Broadcast(bytes); });
 }
 
+// Where groups and watchdogs meet. A launcher's store still has keys of the worlds that the process had before, gloo's addresses
+// among them, which those of the next must not read. All ranks have the same worlds, so each counts its own.
+std::shared_ptr<Store> MeetingStore(JobStore& store, int rank) {
+  if (!store.launcher_keeps_it()) return store.store();
+  const int64_t number = store.store()->Add(absl::StrCat("num_worlds/", rank), 1);
+  if (number == 1) return store.store();
+  return std::make_shared<PrefixStore>(store.store(), absl::StrCat("world/", number, "/"));
+}
+
 // MPI can begin and end once per process: it goes on until the process ends, for all of its worlds.
 const std::shared_ptr<MpiEnvironment>& MpiOfProcess() {
   static const auto mpi = std::make_shared<MpiEnvironment>();
@@ -48,8 +57,9 @@ ProcessWorld::ProcessWorld(const LaunchEnvironment& environment, const WorldOpti
       mpi_(std::move(mpi)),
       store_(std::move(store)),
       users_store_(std::make_shared<PrefixStore>(store_->store(), "user/"), [this] { ThrowIfFailed(); }),
+      meeting_store_(MeetingStore(*store_, rank())),
       groups_(MakeGroups(options)),
-      watchdog_(environment.world_size, store_->store().get(), options.watchdog) {
+      watchdog_(environment.world_size, meeting_store_.get(), options.watchdog) {
   peer_watch_ = std::make_unique<PeerWatch>(
       *store_, rank(), size(), [this](int rank, const std::string& how) { PeerIsGone(rank, how); });
   watchdog_.Watch({rank(), &flight_recorder(),
@@ -58,13 +68,13 @@ ProcessWorld::ProcessWorld(const LaunchEnvironment& environment, const WorldOpti
 
 std::unique_ptr<ProcessGroups> ProcessWorld::MakeGroups(const WorldOptions& options) {
   // There is no watch yet, and a rank that has failed on its way here says nothing of its device.
-  WorldStore store(store_->store(), [this] { ThrowIfPeerIsGone(*store_); });
+  WorldStore store(meeting_store_, [this] { ThrowIfPeerIsGone(*store_); });
   if (ProcessesUseDeviceGroups(options, store, rank(), size(), *allocator())) {
     backend_ = Backend::kNccl;
-    return MakeDeviceProcessGroups(DeviceGroupsOf(options.device).make(store_->store(), rank(), allocator()));
+    return MakeDeviceProcessGroups(DeviceGroupsOf(options.device).make(meeting_store_, rank(), allocator()));
   }
   if (mpi_ != nullptr) backend_ = Backend::kMpi;
-  return mpi_ != nullptr ? MakeMpiGroups(*mpi_) : MakeGlooGroups(environment_, store_->store());
+  return mpi_ != nullptr ? MakeMpiGroups(*mpi_) : MakeGlooGroups(environment_, meeting_store_);
 }
 
 void ProcessWorld::FinishWork() {
@@ -92,7 +102,7 @@ ProcessGroups* ProcessWorld::GroupsOn(Backend backend) {
   if (backend != Backend::kGloo) return nullptr;
   const std::lock_guard<std::mutex> lock(beside_mutex_);
   if (gloo_beside_ == nullptr) {
-    gloo_beside_ = MakeGlooGroups(environment_, std::make_shared<PrefixStore>(store_->store(), "beside/"));
+    gloo_beside_ = MakeGlooGroups(environment_, std::make_shared<PrefixStore>(meeting_store_, "beside/"));
     if (!abort_reason_.empty()) gloo_beside_->AbortAll(abort_reason_);
   }
   return gloo_beside_.get();

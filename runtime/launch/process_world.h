@@ -58,7 +58,8 @@ class ProcessWorld final : public World {
   Backend backend_ = Backend::kGloo;  // of groups_
   const std::shared_ptr<MpiEnvironment> mpi_;
   const std::shared_ptr<JobStore> store_;
-  WorldStore users_store_;  // a part of it
+  WorldStore users_store_;                      // a part of it
+  const std::shared_ptr<Store> meeting_store_;  // likewise
   const std::unique_ptr<ProcessGroups> groups_;
   // One record at a time: the rank's thread writes it, and the peer watch.
   std::mutex flight_mutex_;

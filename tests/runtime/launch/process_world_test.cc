@@ -91,15 +91,24 @@ TEST(ProcessWorldTest, TheSoftLimitOfOpenFilesIsRaised) {
   }
 }
 
-// Each world has a store of its own at the same place: no rank is in the next one before the store of the last has ended.
-TEST(ProcessWorldTest, WorldsFollowOneAnother) {
+void ExpectDoneFiveTimes(const std::vector<ProcessEnd>& ends) {
   std::string expected;
   for (int i = 0; i < 5; ++i) expected += "joined\ndone\n";
-  for (const ProcessEnd& end : RunJob("again", 0)) {
+  for (const ProcessEnd& end : ends) {
     EXPECT_EQ(end.exit_code, 0) << end.err;
     EXPECT_EQ(end.out, expected);
     EXPECT_EQ(end.err, "");
   }
+}
+
+// Each world has a store of its own at the same place: no rank is in the next one before the store of the last has ended.
+TEST(ProcessWorldTest, WorldsFollowOneAnother) { ExpectDoneFiveTimes(RunJob("again", 0)); }
+
+TEST(ProcessWorldTest, SoTheyDoInALaunchersStore) {
+  TcpStoreServer server({.run_id = "weft"});
+  ExpectDoneFiveTimes(RunJob("again", 0, {.port = server.port(), .variables = {{"WEFT_AGENT_STORE", "1"}}}));
+  TcpStore launcher(server.address(), {.run_id = "weft"});
+  EXPECT_EQ(launcher.TryGet("weft/0/num_worlds/0"), "5");
 }
 
 TEST(ProcessWorldTest, RanksShareAStore) {
