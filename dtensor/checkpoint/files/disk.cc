@@ -163,6 +163,10 @@ class DiskFiles final : public Files {
   void Remove(const std::string& path) override {
     if (std::remove(path.c_str()) != 0) ThrowErrno("remove", path);
   }
+  bool IsFolder(const std::string& path) override {
+    struct stat status = {};
+    return lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+  }
   std::optional<int64_t> SizeOf(const std::string& path) override {
     struct stat status = {};
     if (stat(path.c_str(), &status) == 0) {

@@ -1,5 +1,7 @@
 #include "dtensor/checkpoint/files/files.h"
 
+#include <exception>
+
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
 
@@ -54,19 +56,23 @@ void MakeFolders(Files& files, const std::string& path) {
 }
 
 void RemoveFolder(Files& files, const std::string& path) {
-  const auto if_there = [](const auto& function) {
+  std::exception_ptr first;
+  const auto try_to = [&](const auto& function) {
     try {
       function();
     } catch (const Error& error) {
-      if (error.code() != absl::StatusCode::kNotFound) throw;
+      if (error.code() != absl::StatusCode::kNotFound && first == nullptr) first = std::current_exception();
     }
   };
-  if_there([&] {
-    for (const std::string& name : files.List(path)) {
-      if_there([&] { files.Remove(JoinPath(path, name)); });
-    }
-    files.Remove(path);
-  });
+  if (files.IsFolder(path)) {
+    try_to([&] {
+      for (const std::string& name : files.List(path)) {
+        try_to([&] { RemoveFolder(files, JoinPath(path, name)); });
+      }
+    });
+  }
+  if (first == nullptr) try_to([&] { files.Remove(path); });
+  if (first != nullptr) std::rethrow_exception(first);
 }
 
 std::string JoinPath(absl::string_view folder, absl::string_view name) {

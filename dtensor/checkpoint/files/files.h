@@ -67,8 +67,10 @@ class Files {
   virtual void Rename(const std::string& from, const std::string& to) = 0;
   // Names of the files and folders in a folder, in alphabetical order.
   virtual std::vector<std::string> List(const std::string& folder) = 0;
-  // A file, or a folder that is empty.
+  // A file, a symbolic link, or a folder that is empty.
   virtual void Remove(const std::string& path) = 0;
+  // Whether it is a folder, and not a symbolic link to one.
+  virtual bool IsFolder(const std::string& path) = 0;
   // The size of a file; nothing, if there is none of that path, or it is a folder.
   virtual std::optional<int64_t> SizeOf(const std::string& path) = 0;
   // Holds the file of that path, which is made if it is not there, and writes `text` into it; null, if somebody else does. A file
@@ -96,7 +98,9 @@ void WriteText(Files& files, const std::string& path, absl::string_view text);
 // Makes the folder and those above it that are not there; names of those that it makes are durable then.
 void MakeFolders(Files& files, const std::string& path);
 
-// Removes a folder of files; nothing, if it is not there, or others are removing it.
+// Removes a folder and all that is in it; nothing, if it is not there, or others are removing it. A symbolic link goes, and
+// not what it leads to.
+// Errors: the first, once all that can be removed is.
 void RemoveFolder(Files& files, const std::string& path);
 
 // "folder/name"; the name alone in the folder "".

@@ -71,6 +71,8 @@ std::vector<std::string> SnapshotFiles::List(const std::string& folder) {
   return names;
 }
 
+bool SnapshotFiles::IsFolder(const std::string& path) { return !List(path).empty(); }
+
 std::optional<int64_t> SnapshotFiles::SizeOf(const std::string& path) {
   const auto found = contents_.find(path);
   if (found == contents_.end()) return std::nullopt;

@@ -34,6 +34,7 @@ class SnapshotFiles final : public Files {
   void Rename(const std::string& from, const std::string& to) override;
   std::vector<std::string> List(const std::string& folder) override;
   void Remove(const std::string& path) override;
+  bool IsFolder(const std::string& path) override;
   std::optional<int64_t> SizeOf(const std::string& path) override;
 
  private:

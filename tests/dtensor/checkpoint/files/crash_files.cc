@@ -241,6 +241,12 @@ void CrashFiles::Remove(const std::string& path) {
   Do(op, path);
 }
 
+bool CrashFiles::IsFolder(const std::string& path) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const int node = Find(path);
+  return node >= 0 && image_.nodes.at(node).is_folder;
+}
+
 std::optional<int64_t> CrashFiles::SizeOf(const std::string& path) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const int node = Find(path);

@@ -63,6 +63,7 @@ class CrashFiles final : public Files {
   void Rename(const std::string& from, const std::string& to) override;
   std::vector<std::string> List(const std::string& folder) override;
   void Remove(const std::string& path) override;
+  bool IsFolder(const std::string& path) override;
   std::optional<int64_t> SizeOf(const std::string& path) override;
 
   // Everything so far is durable; the log begins here.

@@ -46,6 +46,12 @@ void CheckFiles(Files& files, const std::string& root) {
   RemoveFolder(files, root + "/a/b");
   RemoveFolder(files, root + "/a");
   RemoveFolder(files, root + "/c");
+  MakeFolders(files, root + "/e/f/g");
+  WriteText(files, root + "/e/f/x", "text");
+  EXPECT_TRUE(files.IsFolder(root + "/e/f"));
+  EXPECT_FALSE(files.IsFolder(root + "/e/f/x"));
+  EXPECT_FALSE(files.IsFolder(root + "/e/none"));
+  RemoveFolder(files, root + "/e");
   EXPECT_TRUE(files.List(root).empty());
 }
 
@@ -58,6 +64,33 @@ TEST(FilesTest, TheDisk) {
 TEST(FilesTest, TheOneThatCrashes) {
   CrashFiles files;
   CheckFiles(files, "root");
+}
+
+TEST(FilesTest, ALinkGoesAndNotWhatItLeadsTo) {
+  const std::string root = testing::TempDir() + "/links";
+  std::filesystem::remove_all(root);
+  const std::shared_ptr<Files> files = MakeDiskFiles();
+  MakeFolders(*files, root + "/archive");
+  MakeFolders(*files, root + "/run");
+  WriteText(*files, root + "/archive/x", "text");
+  for (const char* link : {"/step", "/run/inside"}) {
+    std::filesystem::create_directory_symlink(root + "/archive", root + link);
+    EXPECT_FALSE(files->IsFolder(root + link));
+  }
+  RemoveFolder(*files, root + "/step");
+  RemoveFolder(*files, root + "/run");
+  EXPECT_THAT(files->List(root), ElementsAre("archive"));
+  EXPECT_EQ(ReadText(*files, root + "/archive/x", 4), "text");
+}
+
+TEST(FilesTest, AFolderGoesAsFarAsItCan) {
+  CrashFiles files;
+  MakeFolders(files, "a/b");
+  for (const char* path : {"a/b/x", "a/b/y", "a/c"}) WriteText(files, path, "");
+  files.FailRemoves("a/b/x");
+  EXPECT_EQ(MessageOf([&] { RemoveFolder(files, "a"); }), "cannot remove 'a/b/x': Device or resource busy");
+  EXPECT_THAT(files.List("a"), ElementsAre("b"));
+  EXPECT_THAT(files.List("a/b"), ElementsAre("x"));
 }
 
 TEST(FilesTest, AFullDisk) {

@@ -26,6 +26,7 @@ class ForwardingFiles : public Files {
   void Rename(const std::string& from, const std::string& to) override { files_->Rename(from, to); }
   std::vector<std::string> List(const std::string& folder) override { return files_->List(folder); }
   void Remove(const std::string& path) override { files_->Remove(path); }
+  bool IsFolder(const std::string& path) override { return files_->IsFolder(path); }
   std::optional<int64_t> SizeOf(const std::string& path) override { return files_->SizeOf(path); }
 
  protected:
