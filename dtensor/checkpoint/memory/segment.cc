@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "runtime/base/error.h"
+#include "runtime/base/file_space.h"
 #include "runtime/device/allocator.h"
 
 namespace weft {
@@ -63,7 +64,7 @@ int64_t MemorySegment::num_bytes() const {
 void MemorySegment::Resize(int64_t num_bytes) {
   if (ftruncate(fd_, num_bytes) != 0) ThrowFailed("cannot be resized");
   if (num_bytes == 0) return;
-  if (const int error = posix_fallocate(fd_, 0, num_bytes)) {
+  if (const int error = GetFileSpace(fd_, /*offset=*/0, num_bytes)) {
     errno = error;
     ThrowFailed("cannot be resized");
   }

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "runtime/base/error.h"
+#include "runtime/base/file_space.h"
 
 namespace weft {
 namespace {
@@ -57,26 +57,6 @@ struct flock WholeFile() {
   return lock;
 }
 
-// Makes all pages of the file; returns 0, or the system's error. Where a signal ends a call, a file system in memory gives back
-// what that call had got, so under frequent signals only small pieces get on.
-int GetPages(int descriptor, int64_t num_bytes) {
-  constexpr int64_t kPiece = 256 << 10;
-  constexpr int64_t kSmallestPiece = 4 << 10;
-  int64_t piece = kPiece;
-  for (int64_t begin = 0; begin < num_bytes;) {
-    const int64_t length = std::min(piece, num_bytes - begin);
-    const int error = posix_fallocate(descriptor, begin, length);
-    if (error == 0) {
-      begin += length;
-    } else if (error == EINTR) {
-      piece = std::max(piece / 2, kSmallestPiece);
-    } else {
-      return error;
-    }
-  }
-  return 0;
-}
-
 }  // namespace
 
 std::unique_ptr<SharedSegment> SharedSegment::Make(absl::string_view folder, int64_t num_bytes) {
@@ -90,7 +70,7 @@ std::unique_ptr<SharedSegment> SharedSegment::Make(absl::string_view folder, int
   struct flock lock = WholeFile();
   if (fcntl(descriptor, F_OFD_SETLK, &lock) != 0)
     FailWith(errno, absl::StrCat("cannot lock memory in ", where));
-  const int error = GetPages(descriptor, num_bytes);
+  const int error = GetFileSpace(descriptor, /*offset=*/0, num_bytes);
   if (error != 0)
     FailWith(error, absl::StrCat("cannot get ", num_bytes, " bytes of shared memory in ", where));
   segment->Map(num_bytes);

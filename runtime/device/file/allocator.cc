@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
+#include "runtime/base/file_space.h"
 #include "runtime/device/pooled_allocator.h"
 
 namespace weft {
@@ -57,7 +58,7 @@ class FileAllocator final : public PooledAllocator {
     const std::lock_guard<std::mutex> lock(mutex_);
     const int64_t offset = TakeRun(length);
     void* block = nullptr;
-    if (posix_fallocate(file_, offset, length) == 0) {
+    if (GetFileSpace(file_, offset, length) == 0) {
       block = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, file_, offset);
       if (block == MAP_FAILED) block = nullptr;
     }
