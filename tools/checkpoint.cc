@@ -93,6 +93,9 @@ Opened Open(const std::string& path) {
   const StepPath parsed = ParsePath(path);
   if (!parsed.step && std::filesystem::is_regular_file(parsed.folder)) {
     auto reader = std::make_unique<SafetensorsReader>(parsed.folder);
+    for (const auto& [name, dtype] : reader->Skipped()) {
+      absl::FPrintF(stderr, "'%s' has the dtype %s, which Weft lacks: it is left out\n", name, dtype);
+    }
     StateTexts texts = reader->metadata();
     return {std::move(reader), texts};
   }

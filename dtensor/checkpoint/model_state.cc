@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/checkpoint/checkpoint.h"
+#include "dtensor/checkpoint/safetensors_header.h"
 #include "dtensor/functions.h"
 #include "dtensor/mesh_transfer.h"
 #include "dtensor/nn/segmented_module.h"
@@ -147,10 +148,15 @@ LoadStateResult LoadWeights(SafetensorsReader& reader, Module& module, const Loa
   std::map<std::string, TensorType> types;
   std::set<std::string> wanted;
   for (const Slot& slot : slots) wanted.insert(slot.outside);
-  for (const SafetensorsEntry& entry : reader.entries()) {
+  const auto add = [&](const std::string& name, const TensorType& type) {
     // A module may be named optimizer itself.
-    const bool is_optimizers = absl::StartsWith(entry.name, "optimizer.") && wanted.count(entry.name) == 0;
-    if (!is_optimizers) types[entry.name] = entry.type;
+    const bool is_optimizers = absl::StartsWith(name, "optimizer.") && wanted.count(name) == 0;
+    if (!is_optimizers) types[name] = type;
+  };
+  for (const SafetensorsEntry& entry : reader.entries()) add(entry.name, entry.type);
+  for (const auto& [name, dtype] : reader.Skipped()) {
+    if (wanted.count(name) > 0) ThrowLacksDType(reader.path(), absl::StrCat("tensor '", name, "'"), dtype);
+    add(name, TensorType());
   }
   const LoadStateResult result = Match(module, slots, types, options);
   for (const Slot& slot : slots) {

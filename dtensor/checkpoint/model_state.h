@@ -55,6 +55,7 @@ struct LoadStateResult {
 LoadStateResult LoadState(Module& module, const StateMap& state, const LoadStateOptions& options = {});
 // The same out of a file: each rank reads its pieces alone. Of a checkpoint (dtensor/checkpoint/checkpoint.h) the optimizer's
 // state, "optimizer.", is not unexpected; what the module itself calls so is loaded.
+// Errors: also Unimplemented for what the module has and the file has in a dtype that Weft lacks.
 LoadStateResult LoadWeights(SafetensorsReader& reader, Module& module, const LoadStateOptions& options = {});
 
 // Writes the state, as SaveTensors writes. `parts`: null for those of the model that the module is of, whose ranks all call

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "absl/strings/str_cat.h"
 #include "dtensor/checkpoint/box_read.h"
 #include "runtime/base/error.h"
 #include "runtime/tensor/copy.h"
@@ -110,6 +111,10 @@ std::vector<std::string> SafetensorsReader::Names() const {
 }
 
 const TensorType* SafetensorsReader::Find(absl::string_view name) const {
+  const auto skipped = header_.skipped.find(std::string(name));
+  if (skipped != header_.skipped.end()) {
+    ThrowLacksDType(path_, absl::StrCat("tensor '", name, "'"), skipped->second);
+  }
   const int found = header_.Find(name);
   return found < 0 ? nullptr : &header_.entries[found].type;
 }

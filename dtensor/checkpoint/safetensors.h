@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -56,7 +57,7 @@ class SafetensorsWriter {
   std::unique_ptr<std::FILE, CloseAndRemove> file_;  // under a temporary name
 };
 
-// Reads a file, whole tensors or boxes of them.
+// Reads a file, whole tensors or boxes of them: but for those of dtypes that Weft lacks, such as F8_E4M3.
 // Threads: one at a time.
 class SafetensorsReader : public TensorSource {
  public:
@@ -69,7 +70,11 @@ class SafetensorsReader : public TensorSource {
     return header_.entries;
   }  // in the order of the elements
 
+  // Those tensors: what the format calls their dtypes, by name.
+  const std::map<std::string, std::string>& Skipped() const { return header_.skipped; }
+
   std::vector<std::string> Names() const override;
+  // Errors: Unimplemented for one that is skipped, naming its dtype; so do Read and ReadInto.
   const TensorType* Find(absl::string_view name) const override;
 
  private:

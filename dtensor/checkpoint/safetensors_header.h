@@ -34,9 +34,12 @@ struct SafetensorsRange {
 
 struct SafetensorsHeader {
   SafetensorsMetadata metadata;
-  std::vector<SafetensorsEntry> entries;  // in the order of the elements, which have no gaps
-  std::vector<SafetensorsRange> ranges;   // of each entry
-  int64_t data_offset = 0;                // the header's own bytes, length and all
+  std::vector<SafetensorsEntry> entries;  // in the order of the elements; those that have none there, by name
+  std::vector<SafetensorsRange> ranges;   // of each entry; no gaps, but where tensors are skipped
+  std::map<std::string, int> numbers;     // of the entries, by name
+  // Tensors of dtypes that the format has and Weft lacks: what the format calls them, by name.
+  std::map<std::string, std::string> skipped;
+  int64_t data_offset = 0;  // the header's own bytes, length and all
 
   // The number of the entry of that name, or -1.
   int Find(absl::string_view name) const;
@@ -50,14 +53,17 @@ std::string FormatSafetensorsHeader(const std::string& path, const std::vector<S
                                     const SafetensorsMetadata& metadata);
 
 // Reads it. `crc32c`: if given, the checksum of the header's bytes is left there.
+// Cost:   grows little faster than the header is long.
 // Errors: DataLoss that names the path and what is broken: a header that does not parse, ranges that overlap or leave
-//         the file, sizes that are not the shapes'; those of the file.
+//         the file, sizes that are not the shapes', a dtype that the format lacks; those of the file.
 SafetensorsHeader ReadSafetensorsHeader(FileReader& file, uint32_t* crc32c = nullptr);
 
 // "F32", "BF16": how the format writes a dtype.
 const char* SafetensorsDType(DType dtype);
-// Errors: DataLoss that begins with `path`, for a text that is no dtype of Weft's.
+// Errors: they begin with `path`: Unimplemented for a dtype of the format that Weft lacks; DataLoss for any other text.
 DType ParseSafetensorsDType(const std::string& path, absl::string_view text);
+// Errors: that Unimplemented, always, of `what`: "tensor 'a'".
+[[noreturn]] void ThrowLacksDType(const std::string& path, const std::string& what, absl::string_view dtype);
 
 // The bytes of a tensor of these extents.
 // Errors: DataLoss that begins with `path`, if there are more than 8, one is negative, or the product is too large.

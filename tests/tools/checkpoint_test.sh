@@ -77,6 +77,19 @@ expect 0 "ok" verify p
 expect 0 "" diff p "$dcp"
 [[ ! -s out ]] || fail "diff of what is the same: $(cat out)"
 
+# --- A dtype that Weft lacks: the rest of the file is there.
+python3 - << 'END'
+import json
+import struct
+
+header = json.dumps({'q': {'dtype': 'F8_E4M3', 'shape': [3], 'data_offsets': [0, 3]},
+                     'w': {'dtype': 'F32', 'shape': [1], 'data_offsets': [3, 7]}}).encode()
+with open('lacks.safetensors', 'wb') as file:
+    file.write(struct.pack('<Q', len(header)) + header + bytes(7))
+END
+expect 0 "'q' has the dtype F8_E4M3, which Weft lacks: it is left out" show lacks.safetensors
+grep -q "w .*f32\[1\]" out || fail "show of the rest: $(cat out)"
+
 # --- Damage is found and named.
 cp -r a d
 printf 'x' | dd of=d/step-000000004/rank-00002.safetensors bs=1 seek=$(($(stat -c %s d/step-000000004/rank-00002.safetensors) - 5)) conv=notrunc 2> /dev/null

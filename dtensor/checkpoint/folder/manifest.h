@@ -49,7 +49,7 @@ std::string FormatManifest(const Manifest& manifest);
 
 // The inverse.
 // Errors: DataLoss that names `path` and what is broken or missing; Unimplemented for a newer format than this Weft knows,
-//         naming both.
+//         naming both, and for a dtype that safetensors files may have and Weft lacks.
 Manifest ParseManifest(const std::string& path, absl::string_view text);
 
 // Errors: InvalidArgument that names `what` and `name`, unless `text` is UTF-8: JSON can hold nothing else.

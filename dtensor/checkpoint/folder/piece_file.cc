@@ -178,18 +178,16 @@ PieceTable ReadPieceTable(FileReader& file, uint32_t* header_crc32c) {
   if (records.is_discarded() || !records.is_object()) ThrowBroken(path, "'", kPieces, "' is no JSON object");
   PieceTable table;
   size_t num_here = 0;
-  std::map<std::string, size_t> entries;
-  for (size_t i = 0; i < header.entries.size(); ++i) entries[header.entries[i].name] = i;
   try {
     for (const auto& [name, json] : records.items()) {
       PieceRecord record = RecordOf(path, json);
-      const auto entry = entries.find(name);
       if (!record.at) {
+        const int entry = header.Find(name);
         const TensorType type = {record.dtype, record.box.shape};
-        if (entry == entries.end() || header.entries[entry->second].type != type) {
+        if (entry < 0 || header.entries[entry].type != type) {
           ThrowBroken(path, "the piece of '", name, "' is not among its tensors, or of another type");
         }
-        record.offset = header.data_offset + header.ranges[entry->second].begin;
+        record.offset = header.data_offset + header.ranges[entry].begin;
         ++num_here;
       }
       table[name] = std::move(record);
@@ -197,7 +195,9 @@ PieceTable ReadPieceTable(FileReader& file, uint32_t* header_crc32c) {
   } catch (const Json::exception& error) {
     ThrowBroken(path, "a piece lacks a field or has one of the wrong type: ", error.what());
   }
-  if (num_here != entries.size()) ThrowBroken(path, "it has tensors that '", kPieces, "' does not list");
+  if (num_here != header.entries.size() + header.skipped.size()) {
+    ThrowBroken(path, "it has tensors that '", kPieces, "' does not list");
+  }
   return table;
 }
 

@@ -79,7 +79,8 @@ WrittenPieces WritePieces(Files& files, const std::string& path, const std::vect
 
 // Reads its table.
 // `header_crc32c`: if given, the checksum of the header is left there.
-// Errors: DataLoss that names the file and what is broken; those of the file.
+// Errors: DataLoss that names the file and what is broken; Unimplemented that names it, for a dtype of the format that Weft
+//         lacks; those of the file.
 PieceTable ReadPieceTable(FileReader& file, uint32_t* header_crc32c = nullptr);
 
 }  // namespace weft

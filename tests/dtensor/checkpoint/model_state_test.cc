@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstdint>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -25,6 +27,7 @@ namespace weft {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
 
@@ -312,6 +315,34 @@ TEST(ModelStateTest, FilesHaveAllPartsOfAModel) {
     EXPECT_EQ(SafetensorsReader(path).entries().size(), 9u);
     SaveWeights(path, net.head);
     EXPECT_THAT(SafetensorsReader(path).Names(), UnorderedElementsAre("bias", "weight"));
+  });
+}
+
+// What the model has is refused, whatever the options; what it has not is unexpected, as any other.
+TEST(ModelStateTest, ADtypeThatWeftLacksIsAnErrorWhereItIsWanted) {
+  class Pair : public Module {
+   public:
+    Linear whole{this, "whole", 2, 2};
+    Linear product{this, "product", 2, 2, {.bias = false, .weight = Initializer::Normal(0, 1)}};
+  };
+  const std::string header = R"({"weight":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},)"
+                             R"("bias":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[16,18]}})";
+  const uint64_t length = header.size();
+  const std::string path = testing::TempDir() + "/other_dtype.safetensors";
+  std::ofstream(path, std::ios::binary)
+      << std::string(reinterpret_cast<const char*>(&length), sizeof(length)) << header << std::string(18, 0);
+  OnMesh("dp=2", [&](const IntrusivePtr<MeshContext>& context) {
+    Pair pair;
+    Parallelize(pair, context, kFsdp);
+    SafetensorsReader reader(path);
+    EXPECT_THAT(ErrorOf([&] { LoadWeights(reader, pair.whole, {.strict = false}); }),
+                HasSubstr("tensor 'bias' has the dtype F8_E4M3, which Weft lacks"));
+    EXPECT_EQ(ErrorOf([&] { LoadWeights(reader, pair.product); }),
+              "load state of module 'product': missing: none; unexpected: bias; expected the same names on "
+              "both sides, or strict = false");
+    EXPECT_EQ(LoadWeights(reader, pair.product, {.strict = false}),
+              (LoadStateResult{.missing = {}, .unexpected = {"bias"}}));
+    EXPECT_EQ(pair.product.weight.at_rest().FullTensor().ToVector<float>(), std::vector<float>(4, 0));
   });
 }
 

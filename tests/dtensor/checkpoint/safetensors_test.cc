@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -248,6 +250,52 @@ TEST(SafetensorsTest, BrokenFilesAreNamedAndExplained) {
       ErrorOf(WriteText(
           "dims", FileOf(R"({"a":{"dtype":"F32","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,4]}})", 4))),
       HasSubstr("at most 8 dims"));
+}
+
+// By the processor's time, so that a busy machine changes little.
+TEST(SafetensorsTest, ManyNamesAreReadInATimeThatGrowsWithThem) {
+  const auto seconds = [](int count) {
+    std::string header = "{";
+    for (int i = 0; i < count; ++i) {
+      header += (i == 0 ? "" : ",") + ("\"blocks." + std::to_string(i)) +
+                R"(":{"dtype":"F32","shape":[0],"data_offsets":[0,0]})";
+    }
+    const std::string path = WriteText("many", FileOf(header + "}", 0));
+    const std::clock_t begun = std::clock();
+    const SafetensorsReader reader(path);
+    EXPECT_EQ(std::ssize(reader.entries()), count);
+    for (const SafetensorsEntry& entry : reader.entries()) EXPECT_NE(reader.Find(entry.name), nullptr);
+    return static_cast<double>(std::clock() - begun);
+  };
+  // Eight times as many: if each name were compared with all others, it would take 64 times as long.
+  const double few = seconds(5000);
+  EXPECT_LT(seconds(40000), 25 * few);
+}
+
+TEST(SafetensorsTest, TensorsOfDtypesThatWeftLacksAreSkipped) {
+  const std::string header = R"({"a":{"dtype":"F8_E4M3","shape":[3],"data_offsets":[0,3]},)"
+                             R"("b":{"dtype":"U8","shape":[4],"data_offsets":[3,7]},)"
+                             R"("c":{"dtype":"F4","shape":[2,3],"data_offsets":[7,10]}})";
+  SafetensorsReader reader(WriteText("skipped", FileOf(header, 10)));
+  EXPECT_THAT(reader.Names(), ElementsAre("b"));
+  EXPECT_EQ(reader.Skipped(), (std::map<std::string, std::string>{{"a", "F8_E4M3"}, {"c", "F4"}}));
+  EXPECT_EQ(reader.Read("b", WholeBox({4}), MakeCpuAllocator()).ToVector<uint8_t>(),
+            std::vector<uint8_t>(4, 'x'));
+  try {
+    reader.Read("a", WholeBox({3}), MakeCpuAllocator());
+    FAIL() << "an F8_E4M3 is read";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), absl::StatusCode::kUnimplemented);
+    EXPECT_EQ(error.message(), "'" + TestPath("skipped") +
+                                   "': tensor 'a' has the dtype F8_E4M3, which Weft lacks; expected one of "
+                                   "F32, F64, BF16, F16, I32, I64, U8, BOOL");
+  }
+  // What they take of the file counts all the same.
+  EXPECT_THAT(ErrorOf(WriteText("skipped", FileOf(header, 9))),
+              HasSubstr("its tensors take 10 bytes, it has 9"));
+  EXPECT_THAT(
+      ErrorOf(WriteText("skipped", FileOf(R"({"a":{"dtype":"C64","shape":[3],"data_offsets":[0,12]}})", 12))),
+      HasSubstr("tensor 'a', C64[3], cannot lie in bytes 0 to 12"));
 }
 
 TEST(SafetensorsTest, ReadNamesWhatIsMissing) {

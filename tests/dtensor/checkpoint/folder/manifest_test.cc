@@ -79,6 +79,7 @@ TEST(ManifestTest, Errors) {
   EXPECT_THAT(changed("[5,3]", "[4611686018427387904,3]"), HasSubstr("too large"));
   EXPECT_THAT(changed("[5,3]", "[5]"), HasSubstr("'m' is not a whole manifest: "));
   EXPECT_THAT(changed("\"F32\"", "\"F31\""), HasSubstr("unknown dtype F31"));
+  EXPECT_THAT(changed("\"F32\"", "\"I16\""), HasSubstr("'m': a tensor has the dtype I16, which Weft lacks"));
 }
 
 TEST(ManifestTest, NamesOfSteps) {
