@@ -77,12 +77,22 @@ class DiskWriter final : public FileWriter {
   Descriptor file_;
 };
 
+// The path of a regular file: to open a pipe would wait for somebody that writes into it.
+const std::string& RequireRegular(const std::string& path) {
+  struct stat status = {};
+  if (stat(path.c_str(), &status) != 0) ThrowErrno("read", path);
+  if (S_ISDIR(status.st_mode)) ThrowErrno("read", path, EISDIR);
+  if (!S_ISREG(status.st_mode)) {
+    Throw(absl::StatusCode::kFailedPrecondition, "cannot read '", path, "': expected a regular file");
+  }
+  return path;
+}
+
 class DiskReader final : public FileReader {
  public:
-  explicit DiskReader(const std::string& path) : path_(path), file_(path, O_RDONLY, "read") {
+  explicit DiskReader(const std::string& path) : path_(path), file_(RequireRegular(path), O_RDONLY, "read") {
     struct stat status = {};
     if (fstat(file_, &status) != 0) ThrowErrno("read", path_);
-    if (!S_ISREG(status.st_mode)) ThrowErrno("read", path_, EISDIR);
     num_bytes_ = status.st_size;
   }
 

@@ -58,6 +58,7 @@ class Files {
 
   // A new file, in the place of one that is there.
   virtual std::unique_ptr<FileWriter> Create(const std::string& path) = 0;
+  // Errors: also FailedPrecondition for a folder, a pipe and what else is no file to read at any place, at once.
   virtual std::unique_ptr<FileReader> Open(const std::string& path) = 0;
   // A folder in one that is there. Returns whether it has made it: nothing, if it is there already.
   virtual bool MakeFolder(const std::string& path) = 0;

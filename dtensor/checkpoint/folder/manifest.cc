@@ -21,6 +21,8 @@ using Json = nlohmann::json;
 constexpr char kCrcKey[] = "{\"crc32c\":\"";
 // A world of more ranks is a broken number.
 constexpr int kMostRanks = 1 << 24;
+// Of all meshes together: each makes a list of its ranks when it is asked for them.
+constexpr int64_t kMostRanksOfMeshes = int64_t{1} << 26;
 
 template <class... Parts>
 [[noreturn]] void ThrowBroken(const std::string& path, const Parts&... parts) {
@@ -44,17 +46,31 @@ Json MeshJson(const DeviceMesh& mesh) {
 
 DeviceMesh MeshOf(const Json& json, int world) {
   DeviceMesh mesh = DeviceMesh::Parse(json.at("axes").get<std::string>());
-  if (json.contains("ranks")) mesh = DeviceMesh(mesh.axes(), json["ranks"].get<std::vector<int>>());
   WEFT_REQUIRE(mesh.num_ranks() <= world, "mesh ", mesh.ToString(), " has more ranks than the world, ",
                world);
-  for (const int rank : mesh.ranks()) {
-    WEFT_REQUIRE(rank >= 0 && rank < world, "a mesh has the rank ", rank, ", the world has ", world);
+  if (json.contains("ranks")) {
+    mesh = DeviceMesh(mesh.axes(), json["ranks"].get<std::vector<int>>());
+    for (const int rank : mesh.ranks()) {
+      WEFT_REQUIRE(rank >= 0 && rank < world, "a mesh has the rank ", rank, ", the world has ", world);
+    }
   }
   std::vector<FixedAxis> fixed;
   if (json.contains("fixed")) {
     for (const auto& [axis, index] : json["fixed"].items()) fixed.push_back({axis, index.get<int64_t>()});
   }
   return fixed.empty() ? mesh : mesh.Slice(fixed);
+}
+
+std::vector<DeviceMesh> MeshesOf(const Json& json, int world) {
+  std::vector<DeviceMesh> meshes;
+  int64_t num_ranks = 0;
+  for (const Json& mesh : json) {
+    meshes.push_back(MeshOf(mesh, world));
+    num_ranks += meshes.back().num_ranks();
+    WEFT_REQUIRE(num_ranks <= kMostRanksOfMeshes, "its meshes have more than ", kMostRanksOfMeshes,
+                 " ranks together");
+  }
+  return meshes;
 }
 
 TensorPlace PlaceOf(const std::string& path, const Json& json, const std::vector<DeviceMesh>& meshes) {
@@ -106,8 +122,7 @@ Manifest ManifestOf(const std::string& path, const Json& json) {
                    manifest.world >= 1 && manifest.world <= kMostRanks,
                "format, step, generation or world is out of range");
   manifest.parts = json.at("parts").get<std::vector<std::string>>();
-  std::vector<DeviceMesh> meshes;
-  for (const Json& mesh : json.at("meshes")) meshes.push_back(MeshOf(mesh, manifest.world));
+  const std::vector<DeviceMesh> meshes = MeshesOf(json.at("meshes"), manifest.world);
   for (const auto& [name, place] : json.at("tensors").items()) {
     manifest.tensors[name] = PlaceOf(path, place, meshes);
   }

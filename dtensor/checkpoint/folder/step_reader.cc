@@ -56,9 +56,16 @@ const StepReader::RankFile& StepReader::FileOf(int rank) {
 }
 
 const std::vector<OwnedBox>& StepReader::BoxesOf(const std::string& name) {
-  const auto boxes = boxes_.try_emplace(name);
-  if (boxes.second) boxes.first->second = OwnedBoxes(manifest_.tensors.at(name));
-  return boxes.first->second;
+  const auto known = boxes_.find(name);
+  if (known != boxes_.end()) return known->second;
+  // At most one per file.
+  const int64_t num_files = std::ssize(manifest_.files);
+  std::vector<OwnedBox> boxes = OwnedBoxes(manifest_.tensors.at(name), num_files + 1);
+  if (std::ssize(boxes) > num_files) {
+    Throw(absl::StatusCode::kDataLoss, "'", path_, "': tensor '", name, "' lies in more files than the ",
+          num_files, " that the manifest names");
+  }
+  return boxes_.emplace(name, std::move(boxes)).first->second;
 }
 
 StepReader::OpenPiece StepReader::PieceOf(const std::string& name, const OwnedBox& owned) {

@@ -2,13 +2,13 @@
 
 namespace weft {
 
-std::vector<OwnedBox> OwnedBoxes(const TensorPlace& place) {
+std::vector<OwnedBox> OwnedBoxes(const TensorPlace& place, int64_t most) {
   const int num_axes = place.mesh.num_axes();
   std::vector<int64_t> coordinate(num_axes, 0);
   const std::vector<int>& ranks = place.mesh.ranks();
   std::vector<OwnedBox> boxes;
   if (place.type.shape.num_elements() == 0) return boxes;
-  while (true) {
+  while (std::ssize(boxes) < most) {
     const ShardBox box = LocalBox(place.type.shape, place.layout, place.mesh, coordinate);
     int64_t position = 0;
     for (int axis = 0; axis < num_axes; ++axis) {
@@ -22,8 +22,9 @@ std::vector<OwnedBox> OwnedBoxes(const TensorPlace& place) {
       if (++coordinate[axis] < place.mesh.axis_size(axis)) break;
       coordinate[axis] = 0;
     }
-    if (axis < 0) return boxes;
+    if (axis < 0) break;
   }
+  return boxes;
 }
 
 std::vector<int> HoldersOf(const TensorPlace& place, int rank) {

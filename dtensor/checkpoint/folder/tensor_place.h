@@ -3,6 +3,8 @@
 #ifndef WEFT_DTENSOR_CHECKPOINT_FOLDER_TENSOR_PLACE_H_
 #define WEFT_DTENSOR_CHECKPOINT_FOLDER_TENSOR_PLACE_H_
 
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -38,8 +40,10 @@ struct OwnedBox {
 //                           [-]    rank 0: 0+5
 //   f32[1]                  [dp]   rank 0: 0+1
 //
+// `most`: stops behind so many. What a file says may have more boxes than there is memory for.
 // Cost:   the number of boxes.
-std::vector<OwnedBox> OwnedBoxes(const TensorPlace& place);
+std::vector<OwnedBox> OwnedBoxes(const TensorPlace& place,
+                                 int64_t most = std::numeric_limits<int64_t>::max());
 // The ranks that hold the same box as `rank`, in the mesh's order: those that are where it is along every axis that splits the
 // tensor. `rank` is one of the mesh's.
 // Cost:   their number.

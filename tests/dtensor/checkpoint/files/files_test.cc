@@ -1,5 +1,7 @@
 #include "dtensor/checkpoint/files/files.h"
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <memory>
 #include <set>
@@ -91,6 +93,18 @@ TEST(FilesTest, AFolderGoesAsFarAsItCan) {
   EXPECT_EQ(MessageOf([&] { RemoveFolder(files, "a"); }), "cannot remove 'a/b/x': Device or resource busy");
   EXPECT_THAT(files.List("a"), ElementsAre("b"));
   EXPECT_THAT(files.List("a/b"), ElementsAre("x"));
+}
+
+// To open a pipe would wait for a writer.
+TEST(FilesTest, WhatIsNoFileIsNotOpened) {
+  const std::string path = testing::TempDir() + "/pipe";
+  std::filesystem::remove(path);
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  const std::shared_ptr<Files> files = MakeDiskFiles();
+  EXPECT_EQ(MessageOf([&] { files->Open(path); }), "cannot read '" + path + "': expected a regular file");
+  EXPECT_EQ(files->SizeOf(path), std::nullopt);
+  EXPECT_EQ(MessageOf([&] { files->Open(testing::TempDir()); }),
+            "cannot read '" + testing::TempDir() + "': Is a directory");
 }
 
 TEST(FilesTest, AFullDisk) {

@@ -1,5 +1,6 @@
 #include "dtensor/checkpoint/folder/manifest.h"
 
+#include <map>
 #include <string>
 
 #include "dtensor/checkpoint/folder/step_folder.h"
@@ -80,6 +81,24 @@ TEST(ManifestTest, Errors) {
   EXPECT_THAT(changed("[5,3]", "[5]"), HasSubstr("'m' is not a whole manifest: "));
   EXPECT_THAT(changed("\"F32\"", "\"F31\""), HasSubstr("unknown dtype F31"));
   EXPECT_THAT(changed("\"F32\"", "\"I16\""), HasSubstr("'m': a tensor has the dtype I16, which Weft lacks"));
+}
+
+// Each mesh may come to make a list of its ranks: 64 MB here.
+TEST(ManifestTest, MeshesOfTooManyRanksAreRefused) {
+  const auto error_of = [](int num_meshes) {
+    std::string meshes;
+    for (int i = 0; i < num_meshes; ++i) {
+      meshes += std::string(i == 0 ? "" : ",") + "{\"axes\":\"a=16777216\"}";
+    }
+    std::string rest = FormatManifest(Manifest()).substr(21);
+    for (const auto& [from, to] : std::map<std::string, std::string>{
+             {"\"meshes\":[]", "\"meshes\":[" + meshes + "]"}, {"\"world\":1", "\"world\":16777216"}}) {
+      rest.replace(rest.find(from), from.size(), to);
+    }
+    return MessageOf([&] { ParseManifest("m", Signed(rest)); });
+  };
+  EXPECT_EQ(error_of(4), "no error");
+  EXPECT_EQ(error_of(5), "'m' is not a whole manifest: its meshes have more than 67108864 ranks together");
 }
 
 TEST(ManifestTest, NamesOfSteps) {

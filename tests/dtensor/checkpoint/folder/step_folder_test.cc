@@ -9,12 +9,15 @@
 
 #include "dtensor/checkpoint/folder/manifest.h"
 #include "dtensor/checkpoint/folder/piece_file.h"
+#include "dtensor/checkpoint/folder/step_reader.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/crc32c.h"
 #include "runtime/base/error.h"
+#include "runtime/device/allocator.h"
 #include "runtime/tensor/tensor.h"
 #include "tests/dtensor/checkpoint/files/crash_files.h"
+#include "tests/message_of.h"
 
 namespace weft {
 namespace {
@@ -69,6 +72,17 @@ TEST(StepFolderTest, ADtypeThatWeftLacksIsNotBroken) {
     EXPECT_THAT(error.message(), HasSubstr("'runs/step-000000001/rank-00000.safetensors': a tensor has the "
                                            "dtype I8, which Weft lacks"));
   }
+}
+
+// A manifest of a few bytes may say that there are millions of boxes.
+TEST(StepFolderTest, NobodyListsMoreBoxesThanThereAreFiles) {
+  constexpr int kWorld = 1 << 24;
+  const auto files = MakeStep(kWorld);
+  EXPECT_THAT(InspectStep(*files, kFolder, 1).problems,
+              ElementsAre(HasSubstr("rank-00001.safetensors' lacks the box of tensor 't'")));
+  StepReader reader(files, kFolder, 1);
+  EXPECT_EQ(MessageOf([&] { reader.Read("t", WholeBox({kWorld}), MakeCpuAllocator()); }),
+            "'runs/step-000000001': tensor 't' lies in more files than the 1 that the manifest names");
 }
 
 }  // namespace
