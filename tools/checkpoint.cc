@@ -261,6 +261,14 @@ int Diff(const std::string& first, const std::string& second) {
   return differences.empty() ? 0 : 1;
 }
 
+// A flag that the command does nothing with is not taken for one that it follows.
+void RequireFlagsOf(const std::string& command) {
+  WEFT_REQUIRE(absl::GetFlag(FLAGS_to).empty() || command == "export" || command == "import", "checkpoint ",
+               command, ": --to is for export and import");
+  WEFT_REQUIRE(absl::GetFlag(FLAGS_only).empty() || command == "export", "checkpoint ", command,
+               ": --only is for export");
+}
+
 int Run(const std::vector<std::string>& words) {
   const std::string format = absl::GetFlag(FLAGS_log_format);
   WEFT_REQUIRE(format == "text" || format == "json", "--log_format=", format, ": expected text or json");
@@ -271,6 +279,7 @@ int Run(const std::vector<std::string>& words) {
   const size_t num_paths = command == "diff" ? 2 : 1;
   WEFT_REQUIRE(words.size() == 1 + num_paths, "checkpoint ", command, ": expected ", num_paths, " path",
                num_paths > 1 ? "s" : "", ", got ", words.size() - 1);
+  RequireFlagsOf(command);
   if (command == "ls") return List(words[1]);
   if (command == "verify") return Verify(words[1]);
   if (command == "show") return Show(words[1]);

@@ -127,6 +127,10 @@ mkdir empty
 expect 1 "'empty': expected a folder with steps of a checkpoint, found none" verify empty
 expect 1 "expected --to=FILE, got none" export a
 expect 1 "expected FOLDER@STEP" import a.safetensors --to=c
+expect 1 "checkpoint import: --only is for export" import a.safetensors --to=g@4 '--only=!optimizer.'
+[[ ! -e g ]] || fail "import --only has written"
+expect 1 "checkpoint diff: --only is for export" diff a b --only=blocks.
+expect 1 "checkpoint show: --to is for export and import" show a --to=x
 expect 1 "is there already, and whole" import a.safetensors --to=c@4
 expect 1 "did you mean --log_format" ls a --log_fromat=json
 expect 0 "FOLDER@STEP" --help
