@@ -82,7 +82,8 @@ void BackwardPass::RunGuarded(absl::Span<const TapeNode::Edge> roots, absl::Span
   }
 }
 
-// The sinks of the leaves that it reached, in the order in which it found them.
+// The sinks of the leaves that it reached, in the order of their sequence: ranks that go different ways find them in
+// different orders.
 absl::InlinedVector<GradientSink*, 4> BackwardPass::Sinks() const {
   absl::InlinedVector<GradientSink*, 4> sinks;
   const auto add = [&](GradientSink* sink) {
@@ -93,6 +94,8 @@ absl::InlinedVector<GradientSink*, 4> BackwardPass::Sinks() const {
     if (!has_targets()) add(entry.node->sink());
   }
   for (const auto& [leaf, gradient] : received_) add(leaf->sink());
+  std::sort(sinks.begin(), sinks.end(),
+            [](const GradientSink* a, const GradientSink* b) { return a->sequence() < b->sequence(); });
   return sinks;
 }
 

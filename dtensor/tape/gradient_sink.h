@@ -1,6 +1,8 @@
 #ifndef WEFT_DTENSOR_TAPE_GRADIENT_SINK_H_
 #define WEFT_DTENSOR_TAPE_GRADIENT_SINK_H_
 
+#include <cstdint>
+
 #include "dtensor/dtensor.h"
 
 namespace weft {
@@ -35,6 +37,10 @@ class GradientSink {
   // The same, but the pass has failed: what it delivered is void, and so is what is held back of passes before it, since it may
   // have been added there. Also behind an EndPass that has failed.
   virtual void AbandonPass() noexcept = 0;
+
+  // Passes end by it: of several sinks, first for the one that has the least. Sinks that communicate there take theirs from
+  // RankState::NextSequence when they are made, which is in the same order on every rank.
+  virtual uint64_t sequence() const { return 0; }
 };
 
 }  // namespace weft

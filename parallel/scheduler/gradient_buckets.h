@@ -85,6 +85,7 @@ class GradientBuckets final : public GradientSink {
   void Expect(int leaf, bool expects) override;
   void EndPass() override;
   void AbandonPass() noexcept override;
+  uint64_t sequence() const override { return sequence_; }
 
   // With holds_all: brings to rest what passes have added up since the last call, of the last leaf first. The
   // first call makes the buckets.
@@ -147,6 +148,7 @@ class GradientBuckets final : public GradientSink {
 
   MeshContext& context_;
   const BucketOptions options_;
+  const uint64_t sequence_ = context_.state().NextSequence();
   std::vector<Leaf> leaves_;
   std::vector<int> order_;     // of all leaves: the last first, until passes have noted another
   std::vector<int> arrivals_;  // in a pass that notes the order

@@ -260,6 +260,36 @@ TEST(FindUnusedTest, APassThatReachesNothingOnOneRankIsAnErrorOnAll) {
   }
 }
 
+// Passes of several models end in one order on all ranks, whichever of them a rank's graph comes to first.
+TEST(FindUnusedTest, TwoModelsInOnePass) {
+  for (const bool is_named : {false, true}) {
+    RunRanks(2, [&](World& world) {
+      Chain a, b;
+      if (is_named) {
+        a.set_name("a");
+        b.set_name("b");
+      }
+      Plan plan = PlanNamed("ddp");
+      plan.set_scheduler({.find_unused = true});
+      const auto context = Parallelize(a, world, DeviceMesh::Parse("dp=2"), plan, {.dtype = DType::kF64});
+      Parallelize(b, context, plan, {.dtype = DType::kF64});
+      const DTensor x = RandomNormal(context, DType::kF64, {6, kDim}, {}, "x");
+      const auto loss_of_a = [&] {
+        const DTensor y = a(x);
+        return Sum(world.rank() == 1 ? Tanh(y) : y);  // a is farther from the loss than b, on this rank alone
+      };
+      Backward(loss_of_a());
+      Backward(Sum(b(x)));
+      const Gradients of_a = GradientsOf(a), of_b = GradientsOf(b);
+      ClearGradients(a);
+      ClearGradients(b);
+      Backward(loss_of_a() + Sum(b(x)));
+      EXPECT_THAT(Different(GradientsOf(a), of_a), IsEmpty()) << (is_named ? "named" : "without names");
+      EXPECT_THAT(Different(GradientsOf(b), of_b), IsEmpty()) << (is_named ? "named" : "without names");
+    });
+  }
+}
+
 // An error where the last buckets are brought to rest, behind the last gradient of the pass, ends the pass.
 TEST(FindUnusedTest, AHookThatFailsEndsThePass) {
   RunRanks(2, [](World& world) {
