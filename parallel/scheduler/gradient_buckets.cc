@@ -136,9 +136,7 @@ void GradientBuckets::EndPass() {
 }
 
 void GradientBuckets::AbandonPass() noexcept {
-  // Whatever leaves hold may have been delivered in part by the pass that failed.
-  for (Leaf& leaf : leaves_) leaf.gradient = leaf.held = DTensor();
-  to_host_.clear();
+  DropHeld();  // whatever leaves hold may have been delivered in part by the pass that failed
   StartOver();
 }
 

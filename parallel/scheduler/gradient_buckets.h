@@ -91,9 +91,10 @@ class GradientBuckets final : public GradientSink {
   // first call makes the buckets.
   void Reduce();
 
-  // Drops what passes have added up and has not been brought to rest.
+  // Drops what passes have added up and has not been brought to rest, also by a Reduce that has failed.
   void DropHeld() noexcept {
-    for (Leaf& leaf : leaves_) leaf.held = DTensor();
+    for (Leaf& leaf : leaves_) leaf.gradient = leaf.held = DTensor();
+    to_host_.clear();
   }
 
   bool expects(int leaf) const { return leaves_[leaf].expects; }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtensor/call/call_observer.h"
 #include "dtensor/functions.h"
 #include "dtensor/optim/sgd.h"
 #include "gtest/gtest.h"
@@ -76,6 +77,53 @@ TEST(ExecutorFailureTest, ARunAfterOneThatFailedHalfWay) {
     ASSERT_GT(outcomes[false].size(), 1u);
     EXPECT_EQ(outcomes[true], outcomes[false]) << style.name;
   }
+}
+
+// Fails where a gradient is cast to the dtype in which it is summed over ranks.
+class FailsAtCast final : public CallObserver {
+ public:
+  explicit FailsAtCast(const RankState& state) : state_(state) {}
+  void OnCall(const ErasedCall& call, const ResolvedCall& /*plan*/) override {
+    if (state_.purpose() == Purpose::kGrad && call.op.name() == "cast") ThrowInvalidArgument("planted");
+  }
+
+ private:
+  const RankState& state_;
+};
+
+// Where gradients are brought to rest, behind a bucket of which they rest in the second memory: they go there beside the next
+// bucket, which fails.
+TEST(ExecutorFailureTest, ARunAfterOneThatFailedBetweenBuckets) {
+  Plan plan = {{"layers.*", Pipeline("pp")},
+               {"layers.*", DataParallel("dp")},
+               {"layers.0", Precision({.reduce = DType::kF32})},
+               {"layers.1", Offload({.state = true})}};
+  plan.set_scheduler({.bucket_mb = 1e-6});                     // one parameter each, layer 1's first
+  std::map<bool, std::vector<std::vector<double>>> gradients;  // of rank 0
+  for (const bool fails_before : {false, true}) {
+    RunRanks(2, [&](World& world) {
+      Products model(2);
+      const auto context =
+          Parallelize(model, world, DeviceMesh::Parse("pp=1,dp=2"), plan, {.dtype = DType::kF64});
+      PipelineExecutor pipeline(model, GenerateSchedule("1f1b", {.ranks = 1, .microbatches = 3}));
+      const std::vector<Microbatch> parts = ProductParts(model.context(), 3);
+      const DTensor total = One(model.context());
+      if (fails_before) {
+        FailsAtCast fails(context->state());
+        const CallObserverGuard guard(context->state(), &fails);
+        EXPECT_EQ(MessageOf([&] { pipeline.Run(parts, total); }), "planted");
+        for (Parameter* const parameter : model.AllParameters()) parameter->ClearGrad();
+      }
+      pipeline.Run(parts, total);
+      std::vector<std::vector<double>> outcome;
+      for (const Parameter* const parameter : model.AllParameters()) {
+        outcome.push_back(parameter->grad().FullTensor().ToVector<double>());
+      }
+      if (world.rank() == 0) gradients[fails_before] = std::move(outcome);
+    });
+  }
+  ASSERT_EQ(gradients[false].size(), 2u);
+  EXPECT_EQ(gradients[true], gradients[false]);
 }
 
 // A trainer, too, goes on as if the step that failed had not been.
