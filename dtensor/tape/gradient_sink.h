@@ -21,7 +21,7 @@ class GradientSink {
   // (LeafNode::AddGradient), before EndPass returns unless it holds gradients back.
   virtual void Deliver(int leaf, DTensor gradient) = 0;
 
-  // The leaf is gone: nothing more comes of it, and nothing is to be left in it.
+  // The leaf is gone: nothing more comes of it, in this pass or later, and nothing is to be left in it.
   virtual void Forget(int leaf) noexcept = 0;
 
   // The leaf's gradient is cleared, or replaced: what is held back of it is void.

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtensor/context/lane.h"
@@ -80,7 +81,13 @@ class GradientBuckets final : public GradientSink {
 
   // Errors: Internal, naming the leaf, if it was delivered before in this pass: what came first may be on its way.
   void Deliver(int leaf, DTensor gradient) override;
-  void Forget(int leaf) noexcept override { leaves_[leaf].spec.node = nullptr; }
+  void Forget(int index) noexcept override {
+    Leaf& leaf = leaves_[index];
+    leaf.spec.node = nullptr;
+    leaf.held = DTensor();
+    const bool is_awaited = std::exchange(leaf.expects, false) && !leaf.is_delivered;
+    if (is_awaited && leaf.bucket >= 0) --buckets_[leaf.bucket].num_awaited;
+  }
   void Drop(int leaf) noexcept override { leaves_[leaf].held = DTensor(); }
   void Expect(int leaf, bool expects) override;
   void EndPass() override;
