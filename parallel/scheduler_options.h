@@ -12,7 +12,7 @@ struct SchedulerChoices;
 
 // Values do not depend on these; time and memory do.
 struct SchedulerOptions {
-  double bucket_mb = 25;  // MiB of gradients that move together, at most
+  double bucket_mb = 25;  // MiB of a rank's gradients, as they are summed, that move together, at most
   int prefetch = 1;       // units whose parameters are gathered ahead of their use
   bool overlap = true;    // communication runs beside computing
   // Ranks may reach different parameters in one step; of FullyShard the same units. Each pass reaches at least one on every rank.

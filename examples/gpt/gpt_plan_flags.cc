@@ -43,7 +43,7 @@ ABSL_FLAG(
     "what the blocks are divided among the stages by: counted (the products' sizes), measured (forward and "
     "backward of each segment of the model, once at the start), or numbers with commas, one per segment, "
     "as a run that measures prints them");
-ABSL_FLAG(double, bucket_mb, 25, "MiB of gradients that move together");
+ABSL_FLAG(double, bucket_mb, 25, "MiB of a rank's gradients, as they are summed, that move together");
 ABSL_FLAG(int64_t, prefetch, 1, "units whose parameters are gathered ahead of their use, of fsdp and hsdp");
 ABSL_FLAG(
     std::string, reshard, "always",

@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "mesh/redistribution/cost_model.h"
+#include "mesh/shard_math.h"
 #include "parallel/scheduler/gradient_buckets.h"
 #include "parallel/scheduler/smaller_group.h"
 #include "parallel/scheduler/stage_data.h"
@@ -142,6 +143,14 @@ struct BucketLists {
   bool by_stage = false;
 };
 
+// Of a parameter's gradient, what the largest piece that a rank has of it takes where it is summed. Tensor parallelism splits
+// the gradient as it does the parameter.
+int64_t MovedBytes(const Parameter& parameter, const DeviceMesh& mesh) {
+  const TensorType type = parameter.at_rest().type();
+  return MaxLocalElements(type.shape, parameter.layouts().compute, mesh) *
+         ItemSize(parameter.reduce_dtype().value_or(type.dtype));
+}
+
 // Of the parameters of one list.
 std::shared_ptr<GradientBuckets> MakeBuckets(MeshContext& context, const std::vector<Parameter*>& parameters,
                                              const BucketLists& lists, size_t list,
@@ -160,9 +169,9 @@ std::shared_ptr<GradientBuckets> MakeBuckets(MeshContext& context, const std::ve
                       .reduce_dtype = parameter.reduce_dtype(),
                       .accumulates_unreduced = layouts.accumulates_unreduced,
                       .unit = unit_of_leaf[number],
+                      .moved_bytes = MovedBytes(parameter, context.mesh()),
                       .communication = communication[number]});
-    const TensorType& type = leaves.back().type;
-    gradient_bytes += type.shape.num_elements() * ItemSize(type.dtype);
+    gradient_bytes += leaves.back().moved_bytes;
   }
   // Ten buckets at least, if each is still worth a collective: otherwise a small model's gradients would move when
   // backward has ended.

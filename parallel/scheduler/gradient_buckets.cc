@@ -25,8 +25,6 @@ namespace {
 // What no rank has at a place, for LeastOfAll.
 constexpr int64_t kNever = INT64_MAX;
 
-int64_t BytesOf(const TensorType& type) { return type.shape.num_elements() * ItemSize(type.dtype); }
-
 }  // namespace
 
 GradientBuckets::GradientBuckets(MeshContext& context, std::vector<BucketLeaf> leaves,
@@ -204,7 +202,7 @@ void GradientBuckets::MakeBuckets() {
   std::vector<SizedLeaf> by_size;
   for (const int leaf : order_) {
     const BucketLeaf& spec = leaves_[leaf].spec;
-    if (spec.unit < 0) by_size.push_back({BytesOf(spec.type), spec.accumulates_unreduced ? 1 : 0});
+    if (spec.unit < 0) by_size.push_back({spec.moved_bytes, spec.accumulates_unreduced ? 1 : 0});
   }
   const std::vector<int> cut = CutBuckets(by_size, options_.bucket_bytes, options_.edge_bytes);
   std::vector<int> of_unit, of_cut;  // the bucket of each unit, and of each number in `cut`

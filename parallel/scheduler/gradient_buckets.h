@@ -34,6 +34,7 @@ struct BucketLeaf {
   bool accumulates_unreduced = true;
   // Leaves of one unit, at least 0, are one bucket of their own; -1: buckets are made by size.
   int unit = -1;
+  int64_t moved_bytes = 0;  // its size: of what a rank has of it to be summed, the same on every rank
   ParameterCommunication communication = {};  // how it is summed; as a redistribution if not given
 };
 

@@ -3,12 +3,16 @@
 #include "parallel/scheduler/gradient_buckets.h"
 
 #include <cstdint>
+#include <string>
 
 #include "dtensor/autograd/backward.h"
 #include "dtensor/autograd/gradient_hook.h"
 #include "dtensor/functions.h"
+#include "dtensor/nn/containers.h"
+#include "dtensor/nn/linear.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
+#include "parallel/styles.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/parallel/scheduler/chain.h"
 
@@ -51,6 +55,30 @@ TEST(GradientBucketsTest, NobodyWaitsForAModuleThatHasGone) {
     EXPECT_EQ(pass(), 2);
     EXPECT_EQ(NumReductions(world), 4);  // three blocks, and the root's
   });
+}
+
+// Of four weights of 512 bytes each, in buckets of 600 bytes. What counts is what a rank moves: its piece, in the dtype in
+// which it is summed.
+TEST(GradientBucketsTest, BucketsAreCutByWhatARankMoves) {
+  const auto num_buckets = [](const std::string& mesh, const Plan& entries) {
+    Plan plan = entries.Merge({{"", DataParallel("dp")}});
+    plan.set_scheduler({.bucket_mb = 600.5 / (1 << 20), .overlap = false});
+    int64_t calls = 0;
+    RunRanks(static_cast<int>(DeviceMesh::Parse(mesh).num_ranks()), [&](World& world) {
+      Sequential model;
+      for (int i = 0; i < 4; ++i) model.Add<Linear>(8, 8, LinearOptions{.bias = false});
+      const auto context = Parallelize(model, world, DeviceMesh::Parse(mesh), plan, {.dtype = DType::kF64});
+      for (int pass = 0; pass < 2; ++pass) {  // the first learns the order
+        world.ledger().Clear();
+        Backward(Sum(Square(model(RandomNormal(context, DType::kF64, {4, 8}, {}, "x")))));
+      }
+      if (world.rank() == 0) calls = NumReductions(world);
+    });
+    return calls;
+  };
+  EXPECT_EQ(num_buckets("dp=2", {}), 4);
+  EXPECT_EQ(num_buckets("dp=2,tp=2", {{"*", ColumnParallel("tp")}}), 2);
+  EXPECT_EQ(num_buckets("dp=2", {{"", Precision({.reduce = DType::kF32})}}), 2);
 }
 
 }  // namespace
