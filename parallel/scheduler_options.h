@@ -16,6 +16,7 @@ struct SchedulerOptions {
   int prefetch = 1;       // units whose parameters are gathered ahead of their use
   bool overlap = true;    // communication runs beside computing
   // Ranks may reach different parameters in one step; of FullyShard the same units. Each pass reaches at least one on every rank.
+  // Gradients move at each pass's end, and are whole until then.
   bool find_unused = false;
   // Between chunks the more urgent communication goes first (LanePriority), where the CPU moves the bytes. For
   // all models of a rank, what the last plan says holds.

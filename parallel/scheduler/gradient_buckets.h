@@ -73,7 +73,8 @@ struct BucketOptions {
 //          all-reduce of 8 bytes per leaf; with find_unused, one of 16 bytes per leaf, and 16 more, in every pass.
 // Memory:  gradients of a bucket stay until it has moved. A reduction to the layout that a gradient has works
 //          in its place. What is to rest on the host (LeafNode::on_host) is brought there when the next bucket is on its
-//          way, so that two buckets of it are on the device.
+//          way, so that two buckets of it are on the device. With find_unused nothing moves before the pass's end: all
+//          gradients stay until then, whole ones of all units.
 // Source:  Li et al., "PyTorch distributed: experiences on accelerating data parallel training", 2020.
 // Threads: the rank's thread.
 class GradientBuckets final : public GradientSink {
