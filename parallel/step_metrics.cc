@@ -112,6 +112,7 @@ StepMetrics StepMetricsReduction::Take() {
     host_copy_.Begin(pending.sums);
   }
   const std::vector<double> sums = host_copy_.Wait().ToVector<double>();
+  context_.world().ThrowIfCutOff();
   const double num_ranks = group_->size();
   StepMetrics metrics = pending.known;
   metrics.loss = sums[kLoss];

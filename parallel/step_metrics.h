@@ -75,7 +75,7 @@ class StepMetricsReduction {
 
   // The record that Begin was called for. `updated` is whether anything was counted, or the host knows.
   // Cost:   waits until it is there.
-  // Errors: those of the collective.
+  // Errors: those of the collective; World::ThrowIfCutOff, as the values may come of what was cut off.
   StepMetrics Take();
 
   // Whether any rank of the mesh says so; every rank asks at the same place.

@@ -34,6 +34,7 @@ class DeviceProcessGroups final : public ProcessGroups {
     return groups_->Make(name, ranks, ledger);
   }
   void FinishWork() override { groups_->FinishWork(); }
+  void ThrowIfCutOff() const override { groups_->ThrowIfCutOff(); }
   void AbortAll(const std::string& reason) override { groups_->AbortAll(reason); }
   void Finish() override { groups_->Finish(); }
 

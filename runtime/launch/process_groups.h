@@ -27,6 +27,9 @@ class ProcessGroups {
   // Waits for what is under way on a device; the workers' operations are not the groups'.
   virtual void FinishWork() {}
 
+  // As World::ThrowIfCutOff.
+  virtual void ThrowIfCutOff() const {}
+
   // Ends all groups, those still to come too, with Aborted. Any thread.
   virtual void AbortAll(const std::string& reason) = 0;
 

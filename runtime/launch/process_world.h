@@ -35,6 +35,7 @@ class ProcessWorld final : public World {
   ~ProcessWorld() override;
 
   void FinishWork() override;
+  void ThrowIfCutOff() const override { groups_->ThrowIfCutOff(); }
   Store& store() override { return users_store_; }
   // What ranks leave to the ranks of the next life; nothing, unless the launcher keeps the store (weft_run).
   Store* run_store() { return store_->launcher_keeps_it() ? &store_->run_store() : nullptr; }

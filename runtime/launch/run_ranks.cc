@@ -48,6 +48,9 @@ class LocalWorld final : public World {
     if (device_groups_ != nullptr) device_groups_->FinishWork();
     FinishDeviceQueues(*allocator());
   }
+  void ThrowIfCutOff() const override {
+    if (device_groups_ != nullptr) device_groups_->ThrowIfCutOff();
+  }
   DeviceGroups* device_groups() { return device_groups_.get(); }  // may be null
 
  protected:

@@ -248,6 +248,7 @@ void CheckpointManager::AddPieces(const std::vector<LocalStateTensor>& tensors, 
   } else {
     for (size_t i = 0; i < live.size(); ++i) write->pieces[i].elements = OnHost(live[i].second);
   }
+  world_.ThrowIfCutOff();  // such elements would be anything
 }
 
 // In the background: on the writer's thread.

@@ -110,7 +110,7 @@ class CheckpointManager {
   // save before; what is waited for, here, in Wait or by the destructor, goes as fast as it can, whatever bytes_per_second.
   // Cost:   two small all-gathers, and a round of Agreement, in the background if the save is.
   // Errors: as WriteStep; those of the save before, if it is still to be told: this one is over then, and has done its work.
-  //         An error of one rank's state is one on all ranks.
+  //         An error of one rank's state is one on all ranks, as is World::ThrowIfCutOff.
   void Save(int64_t step, const State& state);
 
   // For each step: tells of a save in the background, or a snapshot, that has failed; takes a snapshot if snapshot_every

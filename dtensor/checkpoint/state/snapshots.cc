@@ -125,6 +125,7 @@ void Snapshots::CopyOwn(const std::vector<LocalStateTensor>& tensors, const Inco
   world_.pool().Run(std::ssize(parts), [&](int64_t i) {
     std::memcpy(parts[i].to, parts[i].from, static_cast<size_t>(parts[i].num_bytes));
   });
+  world_.ThrowIfCutOff();  // such elements would be anything
 }
 
 // The messages by which each copy goes to its node, under way.

@@ -90,7 +90,7 @@ class Snapshots {
   // Cost:   two small all-gathers as of a save, four more; a pass over the rank's boxes by the pool's threads. Beside training: the
   //         messages, a read of each piece for its checksums, and a round of Agreement.
   // Errors: on every rank, those of any: of this snapshot's beginning, or of the last one, if it is still to be told: this one is
-  //         over then, and has done its work. The last whole snapshot stays.
+  //         over then, and has done its work. So is World::ThrowIfCutOff. The last whole snapshot stays.
   void Take(int64_t step, const State& state);
 
   // Tells of a snapshot that is over and has failed.

@@ -18,7 +18,8 @@ namespace weft {
 // - A blocking call returns when its operation is issued. What the tensors' streams do next waits for it; so
 //   does the host when it reads a result. Barrier blocks the host. An error that comes later (a timeout, a
 //   disagreement, a peer that has failed) is thrown by the next call on the group, by Barrier, and by a Work
-//   that knows of it. The timeout counts from where the group's stream comes to the operation.
+//   that knows of it; what it was to bring is not there, and World::ThrowIfCutOff says so to whoever keeps
+//   what has been read. The timeout counts from where the group's stream comes to the operation.
 // - Reductions give the same bits on every member, and in every run with the same machines, NCCL and its
 //   variables. Their order is NCCL's, not that of ranks: floating-point sums and products may differ from
 //   other backends' in the last places. bf16 and f16 are rounded at every step, not once. kAvg of floats

@@ -75,6 +75,7 @@ void GpuCommunicator::EndOperations(const Error& error) noexcept {
   std::optional<CudaDeviceGuard> guard;  // the watchdog's thread has no device
   RunStep([&] { guard.emplace(cuda_.device().index); });
   RunStep([&] { Reap(); });
+  if (!pending_.empty()) RunStep([&] { hub_->NoteCutOff(error); });
   for (Pending& pending : pending_) {
     RunStep([&] {
       RecordFailed(pending.operation);

@@ -22,6 +22,7 @@ class NcclGroups final : public DeviceGroups {
     return MakeNcclCommunicator(hub_, name, ranks, ledger);
   }
   void FinishWork() override { hub_->FinishWork(); }
+  void ThrowIfCutOff() const override { hub_->ThrowIfCutOff(); }
   void AbortAll(const std::string& reason) override { hub_->AbortAll(reason); }
   void Finish() override { hub_->Finish(); }
 

@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/base/error.h"
+#include "runtime/comm/group_failure.h"
 #include "runtime/comm/nccl/nccl_api.h"
 #include "runtime/device/allocator.h"
 #include "runtime/store/store.h"
@@ -85,6 +87,9 @@ class NcclHub {
   // Waits until nothing is under way in any group; their timeouts end it.
   void FinishWork();
 
+  // As DeviceGroups.
+  void ThrowIfCutOff() const { cut_off_.ThrowIfFailed(); }
+
   // This rank's function has returned and its work is done: leaves its groups and ends the monitor. Takes up to a second, and
   // a few calls to the store for each group.
   void Finish() noexcept;
@@ -96,6 +101,8 @@ class NcclHub {
   void ThrowIfAborted();                           // Errors: Aborted after AbortAll
   void Add(const std::shared_ptr<Member>& group);  // Errors: as ThrowIfAborted
   void Retire(std::shared_ptr<Member> group);      // its user has dropped it
+  // A group ends with `error` and operations under way; before NCCL lets go of them.
+  void NoteCutOff(const Error& error) { cut_off_.Set(error.code(), error.message()); }
   int64_t Call();                    // asks all ranks where they are; returns the question's number
   void Wake();                       // a round now
   bool HasFinished(int world_rank);  // its function has returned
@@ -111,6 +118,7 @@ class NcclHub {
   const int world_rank_;
   const std::shared_ptr<Allocator> allocator_;
   const NcclOptions options_;
+  GroupFailure cut_off_;    // of the first group that has ended with operations under way
   std::mutex leave_mutex_;  // one at a time leaves; taken before mutex_
   std::mutex mutex_;        // of all below
   std::condition_variable wake_;

@@ -1,14 +1,18 @@
-// Verdicts on an operation of the `nccl` backend behind which the host has issued more than a log tells.
+// Verdicts on an operation of the `nccl` backend behind which the host has issued more than a log tells; what becomes of what
+// the host has issued behind one that fails.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "runtime/tensor/copy.h"
 #include "tests/message_of.h"
 #include "tests/runtime/comm/nccl/nccl_ranks.h"
 
@@ -59,6 +63,42 @@ TEST(NcclHostAheadTest, WhoReceivesNothingIsMissing) {
               "group 'pp', send_recv #1: world rank 0 waited 1000 ms; world ranks [1] have not arrived");
   };
   RunNcclRanks(2, body, std::make_shared<FakeNccl>(), /*comm_timeout=*/std::chrono::seconds(1));
+}
+
+// Also of a group that its user has dropped.
+TEST(NcclHostAheadTest, WhoReadsWhatWasCutOffCanFindOut) {
+  const auto fake = std::make_shared<FakeNccl>();
+  std::barrier both(2);
+  const auto body = [&](World& world) {
+    auto group = world.NewGroup("grad", {0, 1});
+    const Tensor tensor = Of(world, 4);
+    AllReduceUntilAborted(world, *fake, *group, tensor);
+    group.reset();
+    EXPECT_EQ(MessageOf([&] { world.ThrowIfCutOff(); }), "no error");
+    both.arrive_and_wait();
+    fake->SetAsyncError(world.rank(), NcclResult::kRemoteError);
+    OnHost(tensor);
+    EXPECT_THAT(MessageOf([&] { world.ThrowIfCutOff(); }), testing::HasSubstr("group 'grad'"));
+  };
+  RunNcclRanks(2, body, fake);
+}
+
+// What was over before is good.
+TEST(NcclHostAheadTest, NothingIsCutOffOfAGroupThatEndsIdle) {
+  const auto fake = std::make_shared<FakeNccl>();
+  std::barrier both(2);
+  const auto body = [&](World& world) {
+    const auto group = world.NewGroup("grad", {0, 1});
+    const Tensor tensor = Of(world, 4);
+    group->AllReduce(tensor, tensor, ReduceOp::kSum);
+    OnHost(tensor);
+    both.arrive_and_wait();
+    fake->SetAsyncError(world.rank(), NcclResult::kRemoteError);
+    // The monitor ends the group, whatever is called on it.
+    while (fake->NumAborted() < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(MessageOf([&] { world.ThrowIfCutOff(); }), "no error");
+  };
+  RunNcclRanks(2, body, fake);
 }
 
 }  // namespace

@@ -3,7 +3,10 @@
 #include <mutex>
 #include <utility>
 
+#include "runtime/base/reduce_op.h"
 #include "runtime/comm/nccl/groups.h"
+#include "runtime/device/cuda/allocator.h"
+#include "runtime/device/cuda/check.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/cuda_emulator/emulator.h"
 
@@ -60,6 +63,15 @@ void RunNcclRanks(int num_ranks, const std::function<void(World&)>& body, std::s
             .threads_per_rank = 1,
             .comm_timeout = comm_timeout,
             .watchdog = std::move(watchdog)});
+}
+
+void AllReduceUntilAborted(World& world, FakeNccl& fake, Communicator& group, const Tensor& tensor) {
+  if (world.rank() == 1) {
+    const CudaStreamRef stream = static_cast<const CudaAllocator&>(*world.allocator()).stream();
+    CheckCuda(cuda_emulator::IssueWhenReady(stream.handle(), [&fake] { return fake.NumAborted() > 0; }),
+              "IssueWhenReady");
+  }
+  group.AllReduce(tensor, tensor, ReduceOp::kSum);
 }
 
 }  // namespace weft

@@ -5,9 +5,11 @@
 #include <functional>
 #include <memory>
 
+#include "runtime/comm/communicator.h"
 #include "runtime/comm/nccl/hub.h"
 #include "runtime/launch/hangs/watchdog_options.h"
 #include "runtime/launch/world.h"
+#include "runtime/tensor/tensor.h"
 #include "tests/runtime/comm/nccl/fake_api.h"
 
 namespace weft {
@@ -27,6 +29,10 @@ void RunNcclRanks(
     WatchdogOptions watchdog = {.tell = [](const std::string&) {}}, const DeviceOptions& device_options = {},
     std::function<std::shared_ptr<Store>(std::shared_ptr<Store> store, int rank)> wrap_store = nullptr,
     const NcclOptions& options = FastNcclOptions());
+
+// Issues an all-reduce of `tensor` that is under way until NCCL lets go of it: in a group of world ranks 0 and 1, of which rank 1's
+// stream comes to it only when `fake` has aborted a communicator. Returns as a blocking call does.
+void AllReduceUntilAborted(World& world, FakeNccl& fake, Communicator& group, const Tensor& tensor);
 
 }  // namespace weft
 
