@@ -148,17 +148,23 @@ void PooledAllocator::ResetPeak() {
   by_kind_.ResetPeak();
 }
 
+// Whether another block of the class may be held, for a request of `num_bytes`. Needs the lock.
+bool PooledAllocator::IsWithinBound(const SizeClass& size_class, int64_t num_bytes) const {
+  const int64_t most_live =
+      std::max({earlier_peak_, stats_.peak_bytes, stats_.live_bytes + RoundUpToGranule(num_bytes)});
+  const int64_t bound = std::min(cap_bytes_, std::max(kFreelyHeldBytes, most_live + most_live / 2));
+  return held_bytes_ + size_class.num_bytes <= bound;
+}
+
 // Before a block is taken from the system: keeps what is held within its bound, as far as free blocks go.
 void PooledAllocator::MakeRoom(const SizeClass& size_class, int64_t num_bytes) {
   while (true) {
+    const bool system_has_room = SystemHasRoom(size_class.num_bytes);  // without the lock, as below
     void* block = nullptr;
     int oldest = -1;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      const int64_t most_live =
-          std::max({earlier_peak_, stats_.peak_bytes, stats_.live_bytes + RoundUpToGranule(num_bytes)});
-      const int64_t bound = std::min(cap_bytes_, std::max(kFreelyHeldBytes, most_live + most_live / 2));
-      if (stats_.pooled_bytes == 0 || held_bytes_ + size_class.num_bytes <= bound) return;
+      if (stats_.pooled_bytes == 0 || (system_has_room && IsWithinBound(size_class, num_bytes))) return;
       oldest = OldestClass();
       std::vector<FreeBlock>& blocks = free_blocks_[oldest];
       block = blocks[0].block;

@@ -40,7 +40,8 @@ class BlockLabels {
 // last use is longest ago before others, until what the allocator holds, in use and free, will be no more
 // than half as much again as the most bytes that were ever live, or kFreelyHeldBytes if that is more, or the
 // cap if that is less. What a program asks for again and again within that bound never leaves the pool: steps
-// of a GPT hold 1.1 to 1.3 times their peak, so they ask the system for nothing.
+// of a GPT hold 1.1 to 1.3 times their peak, so they ask the system for nothing. In the same order they go back where the
+// system has too little besides (SystemHasRoom).
 //
 // Large blocks are written down with the label under which they were allocated, for the error that says why
 // there is no more: "largest: 1.5 GiB in blocks.3.attn (4 tensors)".
@@ -67,6 +68,10 @@ class PooledAllocator : public Allocator {
   // A block of so many bytes, or null if the system has no more.
   virtual void* TakeFromSystem(int64_t num_bytes) = 0;
   virtual void ReturnToSystem(void* block, int64_t num_bytes) noexcept = 0;
+
+  // Whether the system has so much, and what others in the process may ask it for. Free blocks go back until it has, and no
+  // longer: then the block is asked for all the same. Asked before each block that is taken from the system.
+  virtual bool SystemHasRoom(int64_t /*num_bytes*/) { return true; }
 
   // A block of `num_bytes` is handed out, of which the caller may touch `usable_bytes`; or, with 0, is back. Unless a class
   // does otherwise, the processor fills what is back with bytes 0xff.
@@ -115,6 +120,7 @@ class PooledAllocator : public Allocator {
   void* TakeFromPool(const SizeClass& size_class, const Request& request);
   void* TakeNew(const SizeClass& size_class, const Request& request);
   void MakeRoom(const SizeClass& size_class, int64_t num_bytes);
+  bool IsWithinBound(const SizeClass& size_class, int64_t num_bytes) const;
   int OldestClass() const;
   void Count(void* block, const Request& request);
   int CurrentLabel();

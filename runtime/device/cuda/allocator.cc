@@ -1,5 +1,7 @@
 #include "runtime/device/cuda/allocator.h"
 
+#include <algorithm>
+
 #include "runtime/device/cuda/check.h"
 
 namespace weft {
@@ -55,6 +57,18 @@ void* CudaAllocator::TakeFromSystem(int64_t num_bytes) {
   }
   CheckCuda(error, "cudaMalloc");
   return block;
+}
+
+bool CudaAllocator::SystemHasRoom(int64_t num_bytes) {
+  constexpr int64_t kMostLeft = int64_t{256} << 20;
+  const CudaDeviceGuard guard(device_);
+  size_t free = 0;
+  size_t total = 0;
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess) {
+    cudaGetLastError();  // cudaMalloc will say what is wrong
+    return true;
+  }
+  return static_cast<int64_t>(free) - num_bytes >= std::min(kMostLeft, static_cast<int64_t>(total) / 64);
 }
 
 // What is queued before it on the stream still reads the block as it was.

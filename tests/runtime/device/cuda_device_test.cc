@@ -90,6 +90,25 @@ TEST_F(CudaDeviceTest, OutOfMemoryNamesWhatThereIs) {
               HasSubstr("out of memory on cpu: cannot allocate 65 bytes; live 0 bytes"));
 }
 
+// The driver loads kernels at their first launch, and NCCL makes buffers, from what the pool leaves.
+TEST_F(CudaDeviceTest, ThePoolLeavesMemoryToOthers) {
+  constexpr int64_t kMebibyte = 1 << 20;
+  cuda_emulator::SetMachine({.memory_bytes = 64 * kMebibyte});  // of which others get 1 MiB
+  const auto allocator = MakeAllocator({DeviceType::kCuda});
+  const auto use = [&](int64_t num_bytes) {
+    allocator->Deallocate(allocator->Allocate(num_bytes), num_bytes);
+  };
+  use(48 * kMebibyte);
+  use(15 * kMebibyte);
+  EXPECT_EQ(allocator->stats().pooled_bytes, 63 * kMebibyte);
+  use(kMebibyte / 2);
+  EXPECT_EQ(allocator->stats().pooled_bytes, 15 * kMebibyte + kMebibyte / 2);
+  void* others = nullptr;
+  EXPECT_EQ(cudaMalloc(&others, kMebibyte), cudaSuccess);
+  EXPECT_EQ(cudaFree(others), cudaSuccess);
+  use(64 * kMebibyte);  // what tensors need they get
+}
+
 // A rank has more streams than share none by CUDA's default; who starts the program may say otherwise.
 TEST_F(CudaDeviceTest, StreamsHaveConnectionsOfTheirOwn) {
   const char* const connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
