@@ -4,6 +4,7 @@
 
 #include "dtensor/host_memory.h"
 #include "runtime/base/error.h"
+#include "runtime/device/pooled_allocator.h"
 #include "runtime/tensor/begin_copy.h"
 #include "runtime/tensor/copy.h"
 
@@ -70,8 +71,10 @@ void SavedBuffers::Begin(SavedBuffer& saved, const std::shared_ptr<Allocator>& d
   saved.device_ = std::move(here);  // last: an error leaves it as it was
 }
 
-// True if there was memory: the value that is wanted is there without it.
+// True if there was memory: the value that is wanted is there without it. The pool gives nothing back to the device for it, which
+// would cost more than what is fetched ahead saves.
 bool SavedBuffers::BeginIfThereIsMemory(SavedBuffer& saved, const std::shared_ptr<Allocator>& device) {
+  if (!HasAtHand(*device, saved.host_->num_bytes())) return false;
   try {
     Begin(saved, device);
   } catch (const Error& error) {

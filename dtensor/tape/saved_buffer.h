@@ -57,7 +57,7 @@ inline constexpr int64_t kLeastOffloadedBytes = 4096;  // less would be copied l
 // A value that SaveOnHost has brought `there`, in the memory of the rank's device. On a GPU, what was saved before it is
 // brought back beside what reads this value: backward reads in the reverse order.
 // Memory: on a GPU of `there`, as MemoryKind::kSaved, until its last value goes, and of as many earlier ones as
-//         kMostFetchedBytes hold, at least one; of none where there is no memory for it.
+//         kMostFetchedBytes hold, at least one; of none where no memory is at hand.
 // Cost:   a copy in a stream of its own; nothing on a CPU.
 DTensor FetchSaved(const DTensor& saved, SavedBuffer& there);
 inline constexpr int64_t kMostFetchedBytes = int64_t{32} << 20;

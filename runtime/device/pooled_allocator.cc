@@ -177,6 +177,17 @@ void PooledAllocator::MakeRoom(const SizeClass& size_class, int64_t num_bytes) {
   }
 }
 
+bool PooledAllocator::HasAtHand(int64_t num_bytes) {
+  const SizeClass size_class = ClassOf(num_bytes);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (cap_bytes_ - stats_.live_bytes < RoundUpToGranule(num_bytes)) return false;
+    if (!free_blocks_[size_class.index].empty()) return true;
+    if (!IsWithinBound(size_class, num_bytes)) return false;
+  }
+  return SystemHasRoom(size_class.num_bytes);
+}
+
 // The class of the free block whose last use is longest ago. Needs one, and the lock.
 int PooledAllocator::OldestClass() const {
   int oldest = -1;
@@ -295,6 +306,11 @@ void PooledAllocator::ThrowExhausted(int64_t num_bytes, bool is_capped) const {
 
 void LabelBlocks(Allocator& allocator, std::shared_ptr<const BlockLabels> labels) {
   if (auto* const pooled = dynamic_cast<PooledAllocator*>(&allocator)) pooled->SetLabels(std::move(labels));
+}
+
+bool HasAtHand(Allocator& allocator, int64_t num_bytes) {
+  auto* const pooled = dynamic_cast<PooledAllocator*>(&allocator);
+  return pooled == nullptr || pooled->HasAtHand(num_bytes);
 }
 
 }  // namespace weft

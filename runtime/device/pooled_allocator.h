@@ -54,6 +54,10 @@ class PooledAllocator : public Allocator {
   MemoryByKind by_kind() const final;
   void ResetPeak() final;
 
+  // Whether Allocate would give so much now without giving other blocks back to the system, which may wait for the device: for
+  // whoever can do without. Another thread may be faster.
+  bool HasAtHand(int64_t num_bytes);
+
   // From now on blocks that the calling thread allocates have the label current then; those of other threads
   // have none, nor have those from before. Labels that came earlier keep their names.
   void SetLabels(std::shared_ptr<const BlockLabels> labels);
@@ -151,6 +155,9 @@ class PooledAllocator : public Allocator {
 
 // Labels the blocks of `allocator`, if it is one that may run out of memory: a PooledAllocator.
 void LabelBlocks(Allocator& allocator, std::shared_ptr<const BlockLabels> labels);
+
+// As PooledAllocator::HasAtHand; true of other allocators.
+bool HasAtHand(Allocator& allocator, int64_t num_bytes);
 
 }  // namespace weft
 

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -24,14 +23,12 @@
 #include "dtensor/tape/saved_value.h"
 #include "parallel/parallelize.h"
 #include "runtime/device/cuda/allocator.h"
-#include "runtime/device/cuda/check.h"
 #include "runtime/device/device_queue.h"
 #include "runtime/tensor/copy.h"
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/message_of.h"
 #include "tests/parallel/memory/offload_ranks.h"
-#include "tests/runtime/comm/nccl/nccl_ranks.h"
 
 namespace weft {
 namespace {
@@ -216,35 +213,6 @@ TEST(CudaOffloadTest, WhatWasSavedBeforeIsFetchedAhead) {
     }
     EXPECT_EQ(saved_here(), 0);
   });
-}
-
-// What is fetched ahead is a courtesy: without memory for it the value that is wanted comes all the same.
-TEST(CudaOffloadTest, FetchingAheadNeedsNoMemory) {
-  constexpr int64_t kSide = 256;
-  constexpr size_t kPieces = 4;  // that the device can hold
-  constexpr int64_t kPiece = kSide * kSide * static_cast<int64_t>(sizeof(double));
-  const auto body = [](World& world) {
-    const auto context = Bind(world, DeviceMesh::Parse("dp=1"));
-    const auto numbers = [&](uint64_t seed) {
-      return DTensor::Distribute(context, RandomF64({kSide, kSide}, seed), Layout(2, 1));
-    };
-    std::vector<DTensor> saved;
-    std::vector<IntrusivePtr<SavedBuffer>> buffers(3);
-    for (uint64_t i = 0; i < buffers.size(); ++i) saved.push_back(SaveOnHost(numbers(i), &buffers[i]));
-    CheckCuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    QueueScope(DeviceQueueOf(*world.allocator(), kToHostQueue), /*follows_rank=*/false).End({});
-    ASSERT_EQ(world.allocator()->stats().live_bytes, 0) << "what was copied has gone";
-    std::vector<DTensor> held;  // with them there is room for one more
-    while (held.size() + 1 < kPieces) held.push_back(numbers(7));
-    for (size_t i = buffers.size(); i-- > 0;) {
-      const Tensor back = CloneTensor(FetchSaved(saved[i], *buffers[i]).ToLocal(), MakeCpuAllocator());
-      EXPECT_EQ(back.ToVector<double>(), RandomF64({kSide, kSide}, i).ToVector<double>());
-      saved.pop_back();
-      buffers[i] = nullptr;
-    }
-  };
-  RunNcclRanks(1, body, std::make_shared<FakeNccl>(), std::chrono::minutes(2),
-               {.tell = [](const std::string&) {}}, {.cap_bytes = kPieces * kPiece, .fill_freed = true});
 }
 
 // A fetch that fails leaves nothing half done.

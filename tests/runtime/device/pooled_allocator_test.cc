@@ -149,6 +149,21 @@ TEST(PooledAllocatorTest, TheBlockUsedLongestAgoGoesFirst) {
   EXPECT_EQ(pool.held_bytes, (20 + 40 + 128) * kMebibyte);
 }
 
+TEST(PooledAllocatorTest, WhatIsAtHandCostsNoOtherBlock) {
+  CountedPool pool;
+  Blocks(pool).Take(128 * kMebibyte);  // from now on up to 192 MiB are held
+  EXPECT_TRUE(pool.HasAtHand(128 * kMebibyte));
+  EXPECT_TRUE(pool.HasAtHand(64 * kMebibyte));
+  EXPECT_FALSE(pool.HasAtHand(72 * kMebibyte));
+  EXPECT_EQ(pool.num_taken, 1);
+  EXPECT_THAT(pool.given_back, ::testing::IsEmpty());
+  CountedPool capped(50 * kMebibyte);
+  Blocks blocks(capped);
+  blocks.Take(48 * kMebibyte);
+  EXPECT_TRUE(capped.HasAtHand(2 * kMebibyte));
+  EXPECT_FALSE(capped.HasAtHand(3 * kMebibyte));
+}
+
 TEST(PooledAllocatorTest, ALittleIsHeldFreely) {
   CountedPool pool;
   for (int64_t kibibytes = 64; pool.held_bytes + kibibytes * 1024 <= PooledAllocator::kFreelyHeldBytes;
