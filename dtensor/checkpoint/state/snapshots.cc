@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "runtime/base/error.h"
 #include "runtime/tensor/copy.h"
+#include "runtime/tensor/tensor_functions.h"
 
 namespace weft {
 namespace {
@@ -109,18 +111,25 @@ void Snapshots::CopyOwn(const std::vector<LocalStateTensor>& tensors, const Inco
   };
   std::map<std::string, const LocalStateTensor*> by_name;
   for (const LocalStateTensor& local : tensors) by_name[local.tensor.name] = &local;
-  std::vector<Tensor> on_host;  // kept until all is copied
+  std::vector<Tensor> on_host;  // of the CPU's; kept until all is copied
   std::vector<Part> parts;
   char* next = static_cast<char*>(own.elements.data());
   for (const PieceToSave& piece : own.pieces) {
-    const Tensor from = OnHost(by_name.at(piece.name)->tensor.tensor.ToLocal());
-    WEFT_CHECK(from.num_bytes() == piece.record.num_bytes(), piece.name);
-    on_host.push_back(from);
-    for (int64_t done = 0; done < from.num_bytes(); done += kPart) {
-      parts.push_back({static_cast<const char*>(from.data()) + done, next + done,
-                       std::min(kPart, from.num_bytes() - done)});
+    const Tensor& local = by_name.at(piece.name)->tensor.tensor.ToLocal();
+    const int64_t num_bytes = local.num_bytes();
+    WEFT_CHECK(num_bytes == piece.record.num_bytes(), piece.name);
+    if (num_bytes == 0) continue;
+    char* const to = std::exchange(next, next + num_bytes);
+    if (local.device().type != DeviceType::kCpu) {
+      // A copy between would take the state's size once more of a node that has room for what TellCost says.
+      TensorFunctionsOf(local.device().type).to_host(local, to);
+      continue;
     }
-    next += from.num_bytes();
+    const Tensor from = on_host.emplace_back(OnHost(local));
+    for (int64_t done = 0; done < num_bytes; done += kPart) {
+      parts.push_back(
+          {static_cast<const char*>(from.data()) + done, to + done, std::min(kPart, num_bytes - done)});
+    }
   }
   world_.pool().Run(std::ssize(parts), [&](int64_t i) {
     std::memcpy(parts[i].to, parts[i].from, static_cast<size_t>(parts[i].num_bytes));
