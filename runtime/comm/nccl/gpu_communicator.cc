@@ -1,6 +1,7 @@
 #include "runtime/comm/nccl/gpu_communicator.h"
 
 #include <algorithm>
+#include <chrono>
 #include <thread>
 
 #include "runtime/comm/group_text.h"
@@ -248,13 +249,20 @@ void GpuCommunicator::AwaitEnd(Lock& lock) {
   ended_.wait(lock, [this] { return has_ended_; });
 }
 
-// NCCL may be connecting to peers, who may never come: then the monitor ends the group.
+// NCCL may be connecting to peers, who may never come: then the monitor ends the group. Otherwise a thread of NCCL's launches the
+// call, mostly before the shortest sleep would end: Linux lets a thread sleep for 50 us longer than it asks for.
 void GpuCommunicator::AwaitIssued(Lock& lock) {
+  constexpr std::chrono::microseconds kYields(50);
+  const auto begun = std::chrono::steady_clock::now();
   NcclWait wait(*meeting_.comm, /*first=*/std::chrono::microseconds(1),
                 /*longest=*/std::chrono::microseconds(200));
   while (!wait.Done()) {
     lock.unlock();
-    std::this_thread::sleep_for(wait.NextPause());
+    if (std::chrono::steady_clock::now() - begun < kYields) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(wait.NextPause());
+    }
     lock.lock();
     failure_.ThrowIfFailed();
   }
