@@ -54,7 +54,8 @@ class DeviceMesh {
   DeviceMesh();  // no axes, rank 0
   // Errors: InvalidArgument for a bad or repeated name, a size below 1, too many axes.
   explicit DeviceMesh(std::vector<MeshAxis> axes);
-  // The same over these world ranks, row-major.
+  // The same over these world ranks, row-major. Where tensors lie, they ascend (Bind, dtensor/context/mesh_context.h):
+  // dp over neighbours of a world of 4 is "tp=2, dp=2" over 0, 1, 2, 3, and not "dp=2, tp=2" over 0, 2, 1, 3.
   // Errors: also for a wrong number of ranks or a repeated one.
   DeviceMesh(std::vector<MeshAxis> axes, std::vector<int> ranks);
 

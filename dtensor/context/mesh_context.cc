@@ -98,11 +98,13 @@ const std::shared_ptr<Communicator>& MeshContext::SharedGroup(const AxisList& ax
   if (group == nullptr) {
     const std::string name = absl::StrJoin(
         key, ".", [this](std::string* out, int axis) { absl::StrAppend(out, mesh_.axis_name(axis)); });
-    // Communicators order their members by world rank, layouts by coordinate: the same for row-major meshes.
+    // Communicators order their members by world rank, layouts by coordinate: the same for axes in the mesh's order, whose
+    // ranks ascend (CheckRanks).
     const std::vector<int> ranks = mesh_.GroupOf(world().rank(), key);
     for (size_t i = 1; i < ranks.size(); ++i) {
-      WEFT_REQUIRE(ranks[i - 1] < ranks[i], "mesh ", mesh_.ToString(),
-                   ": ranks must ascend along every axis (axis group ", name, ")");
+      WEFT_REQUIRE(ranks[i - 1] < ranks[i], "mesh ", mesh_.ToString(), ": axis group ", name, " has ranks [",
+                   absl::StrJoin(ranks, ", "),
+                   "], expected them to ascend: list the axes in the mesh's order");
     }
     group = is_host_side() ? world().NewHostGroup(name, ranks) : world().NewGroup(name, ranks);
     if (lane != Lane::kInline) group->SetInBackground();
@@ -122,6 +124,11 @@ void CheckRanks(const World& world, const DeviceMesh& mesh) {
     WEFT_REQUIRE(rank >= 0 && rank < world.size(), "mesh ", mesh.ToString(), " has rank ", rank,
                  "; the world has ranks 0 to ", world.size() - 1);
   }
+  // Then they ascend in the group of any axes, too.
+  WEFT_REQUIRE(std::is_sorted(mesh.ranks().begin(), mesh.ranks().end()), "mesh ", mesh.ToString(),
+               " has ranks [", absl::StrJoin(mesh.ranks(), ", "),
+               "], expected them to ascend in row-major order: list the axis that varies slowest over the "
+               "ranks first");
 }
 
 // Slices alone may be bound by ranks that are not in them.

@@ -122,7 +122,8 @@ class MeshContext : public RefCounted<MeshContext> {
 // passes the context on; the second puts another mesh, or a slice of the same, over the same state and machine.
 // `machine` is what layouts are chosen by, the same on every rank.
 // Errors: InvalidArgument if this rank is not in the mesh, unless that is a slice; if the mesh names a rank that
-//         the world lacks, the machine an axis that the mesh lacks; as Machine::Check.
+//         the world lacks, or its ranks do not ascend in row-major order; the machine an axis that the mesh lacks;
+//         as Machine::Check.
 IntrusivePtr<MeshContext> Bind(World& world, const DeviceMesh& mesh, const Machine& machine = {});
 IntrusivePtr<MeshContext> Bind(const IntrusivePtr<MeshContext>& context, const DeviceMesh& mesh);
 

@@ -1,5 +1,7 @@
 #include "dtensor/context/mesh_context.h"
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "dtensor/context/propagation_cache.h"
 #include "dtensor/functions.h"
 #include "gmock/gmock.h"
@@ -100,9 +102,33 @@ TEST(MeshContextTest, Misuse) {
           Bind(context, DeviceMesh({{"a", 1}}, {1}));
         }),
         world.rank() == 1 ? "nothing was thrown" : "rank 0 is not in mesh (a=1) of 1 ranks; the world has 2");
-    const IntrusivePtr<MeshContext> backwards = Bind(context, DeviceMesh({{"a", 2}}, {1, 0}));
-    EXPECT_EQ(ErrorOf([&] { backwards->Group({0}); }),
-              "mesh a=2: ranks must ascend along every axis (axis group a)");
+    EXPECT_EQ(ErrorOf([&] {
+                Bind(context, DeviceMesh({{"a", 2}}, {1, 0}));
+              }),
+              "mesh a=2 has ranks [1, 0], expected them to ascend in row-major order: list the axis that "
+              "varies slowest over the ranks first");
+  });
+}
+
+// Communicators order their members by rank: over both axes no group could be made of these.
+TEST(MeshContextTest, RanksAscendInRowMajorOrder) {
+  RunRanks(4, [](World& world) {
+    for (const std::vector<int>& ranks : {std::vector<int>{0, 2, 1, 3}, std::vector<int>{0, 1, 3, 2}}) {
+      const DeviceMesh mesh({{"a", 2}, {"b", 2}}, ranks);
+      const std::string message =
+          absl::StrCat("mesh a=2, b=2 has ranks [", absl::StrJoin(ranks, ", "),
+                       "], expected them to ascend in row-major order: list the axis that varies slowest "
+                       "over the ranks first");
+      EXPECT_EQ(ErrorOf([&] { Bind(world, mesh); }), message);
+      EXPECT_EQ(ErrorOf([&] { Bind(world, mesh.Slice({{"a", 0}})); }), message);
+    }
+    const IntrusivePtr<MeshContext> context = Bind(world, DeviceMesh::Parse("a=2, b=2"));
+    EXPECT_EQ(context->Group({0, 1}).ranks(), (std::vector<int>{0, 1, 2, 3}));
+    EXPECT_EQ(ErrorOf([&] {
+                context->Group({1, 0});
+              }),
+              "mesh a=2, b=2: axis group b.a has ranks [0, 2, 1, 3], expected them to ascend: list the axes "
+              "in the mesh's order");
   });
 }
 
