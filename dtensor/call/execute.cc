@@ -76,6 +76,18 @@ void Execution::ShowToObserver() const {
   call_.operands[0]->context->state().call_observer()->OnCall(call_, plan_);
 }
 
+// The first operand that is the same tensor as operand `i` and moves to the same layout: `i` itself, unless one stands
+// twice in the call. Needs plan_.moves[i].
+size_t Execution::FirstAlike(size_t i) const {
+  for (size_t j = 0; j < i; ++j) {
+    if (plan_.moves[j] && call_.operands[j].impl() == call_.operands[i].impl() &&
+        plan_.strategy.operands[j] == plan_.strategy.operands[i]) {
+      return j;
+    }
+  }
+  return i;
+}
+
 // Holds the moves that the plan makes of what the caller passed to the guards in force.
 void Execution::CheckImplicitMoves() const {
   MeshContext& context = *call_.operands[0]->context;
@@ -84,7 +96,7 @@ void Execution::CheckImplicitMoves() const {
   ImplicitMoves moves(context);
   for (size_t i = 0; i < types.size(); ++i) {
     const bool is_own = own_ != nullptr && !own_->empty() && (*own_)[i];
-    if (!plan_.moves[i] || is_own) continue;
+    if (!plan_.moves[i] || is_own || FirstAlike(i) != i) continue;
     moves.Add(absl::StrCat("operand ", i), types[i], layouts[i], plan_.strategy.operands[i]);
   }
   const auto text = [&] { return CallText(call_.op.name(), types, layouts, context.mesh()); };
@@ -107,11 +119,15 @@ DTensors Execution::RunDecomposed() {
   return Decompose(call_, own_, Execute);
 }
 
-// The operands where the plan wants them: those that must move as new tensors.
+// The operands where the plan wants them: those that must move as new tensors, each once.
 void Execution::MoveThem() {
   refs_to_moved_.assign(call_.operands.begin(), call_.operands.end());
   for (size_t i = 0; i < call_.operands.size(); ++i) {
     if (!plan_.moves[i]) continue;
+    if (const size_t first = FirstAlike(i); first != i) {
+      refs_to_moved_[i] = refs_to_moved_[first];
+      continue;
+    }
     moved_.push_back(call_.operands[i]->Moved(plan_.strategy.operands[i]));
     refs_to_moved_[i] = moved_.back();
   }

@@ -105,6 +105,7 @@ class Execution {
   void ShowToObserver() const;
   void CheckImplicitMoves() const;
   DTensors RunDecomposed();
+  size_t FirstAlike(size_t i) const;
   void MoveThem();
 
   const ErasedCall call_;

@@ -113,12 +113,15 @@ class ExplainingEmitter final : public Emitter {
                     const void* scalars, int /*like_operand*/) override {
     std::vector<TensorType> types;
     std::vector<Layout> layouts;
+    std::vector<const void*> values;
     for (Value operand : operands) {
       types.push_back(types_[operand.id]);
       layouts.push_back(layouts_[operand.id]);
+      values.push_back(&types_[operand.id]);
     }
     whole_.parts.push_back(
         ExplainErased(op, types, layouts, attributes, scalars, /*like=*/nullptr, whole_.mesh, cost_model_));
+    CountMovesOnce(values, &whole_.parts.back());
     return Hold(op.Infer(types, attributes), whole_.parts.back().outputs);
   }
 
@@ -237,11 +240,28 @@ Explanation ExplainErased(const OpDef& op, absl::Span<const TensorType> types,
   return explanation;
 }
 
+void CountMovesOnce(absl::Span<const void* const> values, Explanation* explanation) {
+  for (Explanation::Candidate& candidate : explanation->candidates) {
+    for (size_t i = 0; i < candidate.moves.size(); ++i) {
+      for (size_t j = 0; j < i; ++j) {
+        Explanation::Move& move = candidate.moves[i];
+        if (values[j] != values[i] || candidate.moves[j].to != move.to) continue;
+        candidate.transfer_us -= move.us;
+        move = {.to = move.to};
+        break;
+      }
+    }
+  }
+}
+
 void ExplainGuard::OnCall(const ErasedCall& call, const ResolvedCall& plan) {
   MeshContext& context = *call.operands[0]->context;
   Explanation explanation =
       ExplainErased(call.op, plan.operand_types, plan.operand_layouts, plan.attributes.get(), call.scalars,
                     call.like, context.mesh(), context.cost_model());
+  std::vector<const void*> values;
+  for (const DTensorRef& operand : call.operands) values.push_back(operand.impl());
+  CountMovesOnce(values, &explanation);
   explanation.path = context.state().PathName(context.state().path_id());
   explanations_->push_back(std::move(explanation));
 }

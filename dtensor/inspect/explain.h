@@ -26,7 +26,7 @@ struct Explanation {
     Layout to;
     double us = 0;
     int64_t num_bytes = 0;
-    std::string steps;  // "all_gather(dp)"; empty if it stays
+    std::string steps = {};  // "all_gather(dp)"; empty if it stays
   };
 
   // One combination of choices, an axis each.
@@ -79,6 +79,10 @@ Explanation ExplainErased(const OpDef& op, absl::Span<const TensorType> types,
                           absl::Span<const Layout> layouts, const void* attributes, const void* scalars,
                           const Layout* like, const DeviceMesh& mesh, const CostModel& cost_model);
 
+// A call moves an operand once that stands in it several times and is to lie alike there: leaves out the other moves.
+// `values` tells operands that are one tensor: equal pointers.
+void CountMovesOnce(absl::Span<const void* const> values, Explanation* explanation);
+
 // Explains Call(op, operands, attributes, scalars): Explain(kContract, {x, w}, {"mk", "kn", "mn"}).
 template <class A, class R>
 Explanation Explain(const Op<A, R>& op, std::initializer_list<DTensor> operands,
@@ -87,13 +91,17 @@ Explanation Explain(const Op<A, R>& op, std::initializer_list<DTensor> operands,
   WEFT_REQUIRE(operands.size() > 0, op.name(), ": Explain needs an operand");
   std::vector<TensorType> types;
   std::vector<Layout> layouts;
+  std::vector<const void*> values;
   for (const DTensor& operand : operands) {
     types.push_back(operand.type());
     layouts.push_back(operand.layout());
+    values.push_back(operand.impl().get());
   }
   MeshContext& context = *operands.begin()->context();
-  return ExplainErased(op, types, layouts, &attributes, &scalars, /*like=*/nullptr, context.mesh(),
-                       context.cost_model());
+  Explanation explanation = ExplainErased(op, types, layouts, &attributes, &scalars, /*like=*/nullptr,
+                                          context.mesh(), context.cost_model());
+  CountMovesOnce(values, &explanation);
+  return explanation;
 }
 
 // Explains every call that `body` dispatches while it runs, in order: those of functions, modules and

@@ -5,6 +5,8 @@
 #include "dtensor/autograd/backward.h"
 #include "dtensor/context/propagation_cache.h"
 #include "dtensor/functions.h"
+#include "dtensor/inspect/explain.h"
+#include "dtensor/redistribution/implicit.h"
 #include "gmock/gmock.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/optimizer/optimizer_update.h"
@@ -229,6 +231,24 @@ TEST(DispatchTest, ImplicitRedistributionGivesTheSameValue) {
     const DTensor sum = rows + Lay(context, x, "[-, a]");
     EXPECT_EQ(LedgerText(*context), "all_to_all a activation");
     EXPECT_TRUE(SameBits(sum.FullTensor(), (2.0 * rows).FullTensor()));
+  });
+}
+
+// All-reduced once, for both: 96 bytes each way. Guards and Explain count the same.
+TEST(DispatchTest, AnOperandThatStandsTwiceMovesOnce) {
+  const Tensor full = RandomF64({3, 4}, 1, 1, 2);
+  OnMesh("a=2", [&](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Lay(context, full, "[-, -] P{a}");
+    const ImplicitRedistributionGuard guard(context->state(), ImplicitRedistribution::kAllow);
+    DTensor y;
+    const std::vector<Explanation> calls = ExplainCalls(context->state(), [&] { y = Pow(x, x); });
+    EXPECT_EQ(context->world().ledger().entries().size(), 1u);
+    EXPECT_EQ(LayoutText(y), "[-, -]");
+    EXPECT_EQ(guard.num_bytes(), 192);
+    ASSERT_EQ(calls.size(), 1u);
+    EXPECT_EQ(calls[0].num_bytes(), 192) << calls[0];
+    const DTensor whole = Lay(context, full, "[-, -]");
+    EXPECT_TRUE(AllClose(y.ToLocal(), Pow(whole, whole).ToLocal(), 1e-12));
   });
 }
 
