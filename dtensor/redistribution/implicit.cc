@@ -4,13 +4,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "dtensor/redistribution/redistribute.h"
+#include "mesh/redistribution/bytes.h"
 #include "mesh/redistribution/price.h"
 #include "runtime/base/error.h"
 
 namespace weft {
 
 void ImplicitMoves::Add(std::string what, const TensorType& type, const Layout& from, const Layout& to) {
-  const int64_t num_bytes = RedistributionBytes(from, to, type, context_.mesh(), context_.cost_model());
+  if (from == to) return;
+  // Of the plan that the move then finds in the cache: to plan it here would take longer than the rest of a cached call.
+  const int64_t num_bytes = TotalBytes(LowerCached(context_, type, from, to)->plan, type, context_.mesh());
   if (num_bytes == 0) return;
   num_bytes_ += num_bytes;
   moves_.push_back({std::move(what), type, from, to});

@@ -2,6 +2,7 @@
 
 #include "dtensor/autograd/backward.h"
 #include "dtensor/autograd/local_function.h"
+#include "dtensor/context/redistribution_cache.h"
 #include "dtensor/functions.h"
 #include "dtensor/inspect/comm_report.h"
 #include "gmock/gmock.h"
@@ -88,6 +89,17 @@ TEST(ImplicitRedistributionTest, ABudgetIsHeldToTheByte) {
     // An outer budget holds inside an inner guard that has none.
     const ImplicitRedistributionGuard inner(state, Mode::kAllow);
     EXPECT_THAT(ErrorOf([&] { MatMul(o.x, o.w); }), HasSubstr("may move 191 bytes, 0 have moved"));
+  });
+}
+
+// A move is planned once, and counted and made by that plan from then on.
+TEST(ImplicitRedistributionTest, CountsByTheCachedPlan) {
+  OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
+    const Operands o(context);
+    const ImplicitRedistributionGuard guard(context->state(), Mode::kAllow);
+    for (int i = 0; i < 3; ++i) MatMul(o.x, o.w);
+    EXPECT_EQ(guard.num_bytes(), 3 * 192);
+    EXPECT_EQ(context->redistribution_cache().stats(), (CacheStats{.hits = 5, .misses = 1}));
   });
 }
 
