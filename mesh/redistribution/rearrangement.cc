@@ -75,14 +75,21 @@ class Lowering {
     return place;
   }
 
-  // The part of the result, along the dim, that `run` brings from one member to another.
+  // The part of `run`, where it lies in the result, that a member gets.
+  Range Wanted(const DimRun& run, int member) const {
+    const Range& wanted = places_[member].result;
+    const int64_t begin = std::max(run.to, wanted.offset);
+    const int64_t end = std::min(run.to + run.length, wanted.offset + wanted.size);
+    return {begin, std::max<int64_t>(end - begin, 0)};
+  }
+
+  // What of it, it gets from another member or itself.
   Range Overlap(const DimRun& run, int from, int to) const {
     const Range& held = places_[from].sources[run.source];
-    const Range& wanted = places_[to].result;
+    const Range wanted = Wanted(run, to);
     const int64_t shift = run.to - run.from;
-    const int64_t begin = std::max({held.offset + shift, run.to, wanted.offset});
-    const int64_t end =
-        std::min({held.offset + held.size + shift, run.to + run.length, wanted.offset + wanted.size});
+    const int64_t begin = std::max(held.offset + shift, wanted.offset);
+    const int64_t end = std::min(held.offset + held.size + shift, wanted.offset + wanted.size);
     return {begin, std::max<int64_t>(end - begin, 0)};
   }
 
@@ -102,7 +109,8 @@ class Lowering {
   }
 
   // All groups exchange the same ranges: together they hold each element of the other dims once, and once more
-  // for each index along the axes that split no dim.
+  // for each index along the axes that split no dim. Each element of a run has one holder and one receiver, so all
+  // of it moves but what a member keeps, and nothing here goes through pairs of members.
   void CountBytes(const TensorType& whole) {
     int64_t rows = ItemSize(whole.dtype);
     for (int dim = 0; dim < whole.shape.ndim(); ++dim) rows *= dim == of_.dim ? 1 : whole.shape[dim];
@@ -110,16 +118,14 @@ class Lowering {
       if (!of_.layout.IsShard(axis)) rows *= mesh_.axis_size(axis);
     }
     result_.num_bytes.assign(of_.sources.size(), 0);
+    for (const DimRun& run : of_.runs) result_.num_bytes[run.source] += run.length * rows;
     int64_t most = 0;
-    for (int to = 0; to < size_; ++to) {
+    for (int member = 0; member < size_; ++member) {
       int64_t arrives = 0;
-      for (int from = 0; from < size_; ++from) {
-        if (from == to) continue;
-        for (const DimRun& run : of_.runs) {
-          const int64_t length = Overlap(run, from, to).size;
-          result_.num_bytes[run.source] += length * rows;
-          arrives += length;
-        }
+      for (const DimRun& run : of_.runs) {
+        const int64_t kept = Overlap(run, member, member).size;
+        result_.num_bytes[run.source] -= kept * rows;
+        arrives += Wanted(run, member).size - kept;
       }
       most = std::max(most, arrives);
     }
