@@ -1,6 +1,7 @@
 #include "dtensor/inspect/explain.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -42,7 +43,10 @@ class Teller {
     for (const TracedCandidate& traced : trace_.candidates) {
       if (traced.fate == CandidateFate::kChosen) chosen = &traced;
     }
-    for (const TracedCandidate& traced : trace_.candidates) out_.candidates.push_back(Tell(traced, chosen));
+    for (const TracedCandidate& traced : trace_.candidates) out_.candidates.push_back(Tell(traced));
+    for (size_t i = 0; i < trace_.candidates.size(); ++i) {
+      out_.candidates[i].why = Why(trace_.candidates[i], out_.candidates[i], chosen);
+    }
     for (const RefusedCandidate& refused : trace_.refused) {
       out_.refused.push_back(absl::StrCat(out_.mesh.axis_name(refused.axis), ": ",
                                           ChoiceText(refused.factor, refused.group), ": ", refused.why));
@@ -59,14 +63,21 @@ class Teller {
                         "}");
   }
 
-  std::string Why(const TracedCandidate& traced, const TracedCandidate* chosen) const {
+  // By what the search weighed, which estimates moves and plans none: said where the table's totals differ otherwise.
+  std::string Why(const TracedCandidate& traced, const Explanation::Candidate& told,
+                  const TracedCandidate* chosen) const {
+    const auto more = [&] { return traced.total_us() - chosen->total_us(); };
+    const auto estimated = [&] {
+      const double told_more = told.total_us() - out_.chosen()->total_us();
+      return std::abs(told_more - more()) < 0.05 ? "" : " as estimated";
+    };
     switch (traced.fate) {
       case CandidateFate::kChosen:
         return "";
       case CandidateFate::kCostlier:
-        return absl::StrFormat("%.1f us more", traced.total_us() - chosen->total_us());
+        return absl::StrFormat("%.1f us more%s", more(), estimated());
       case CandidateFate::kTie:
-        return "costs the same, listed later";
+        return absl::StrCat("costs the same", estimated(), ", listed later");
       case CandidateFate::kPruned:
         return absl::StrCat("dropped at axis ",
                             out_.mesh.axis_name(static_cast<int>(traced.picks.size()) - 1),
@@ -77,22 +88,22 @@ class Teller {
     return "";
   }
 
-  Explanation::Candidate Tell(const TracedCandidate& traced, const TracedCandidate* chosen) const {
+  Explanation::Candidate Tell(const TracedCandidate& traced) const {
     Explanation::Candidate candidate;
     for (const AxisCandidate& pick : traced.picks)
       candidate.choices.push_back(ChoiceText(pick.factor, pick.group));
+    if (traced.operands.empty()) candidate.transfer_us = traced.transfer_us;
     for (size_t i = 0; i < traced.operands.size(); ++i) {
       RedistributionPrice price =
           PriceRedistribution(out_.layouts[i], traced.operands[i], out_.types[i], out_.mesh, cost_model_);
+      candidate.transfer_us += price.microseconds;
       candidate.moves.push_back(
-          {traced.operands[i], traced.operand_us[i], price.num_bytes, std::move(price.steps)});
+          {traced.operands[i], price.microseconds, price.num_bytes, std::move(price.steps)});
     }
     candidate.outputs = traced.outputs;
-    candidate.transfer_us = traced.transfer_us;
     candidate.compute_us = traced.compute_us;
     candidate.output_us = traced.output_us;
     candidate.chosen = traced.fate == CandidateFate::kChosen;
-    candidate.why = Why(traced, chosen);
     return candidate;
   }
 

@@ -17,14 +17,15 @@
 namespace weft {
 
 // How an op's call is spread, and why so: every way that was weighed, what it was taken to cost, and why it
-// lost. Filled from the search itself (Propagate's trace), not from a second one. A value; prints.
+// lost. Filled from the search itself (Propagate's trace), not from a second one, but for the moves: their steps, bytes
+// and times are those of the plans that would run, where the search goes by estimates. A value; prints.
 //
 // Units: predicted microseconds; bytes summed over all ranks, as the ledger counts them.
 struct Explanation {
   // What becomes of one operand.
   struct Move {
     Layout to;
-    double us = 0;
+    double us = 0;  // of `steps`, as are the bytes
     int64_t num_bytes = 0;
     std::string steps = {};  // "all_gather(dp)"; empty if it stays
   };
@@ -39,7 +40,7 @@ struct Explanation {
     double compute_us = 0;   // one rank's share of the work
     double output_us = 0;    // writing one rank's outputs
     bool chosen = false;
-    std::string why = {};  // why it lost; empty for the chosen one
+    std::string why = {};  // why it lost, by what the search weighed; empty for the chosen one
 
     double total_us() const { return transfer_us + compute_us + output_us; }
     int64_t num_bytes() const;

@@ -36,10 +36,4 @@ double RedistributionMicroseconds(const Layout& from, const Layout& to, const Te
   return EstimateMicroseconds(from, to, type, mesh, cost_model);
 }
 
-int64_t RedistributionBytes(const Layout& from, const Layout& to, const TensorType& type,
-                            const DeviceMesh& mesh, const CostModel& cost_model) {
-  if (from == to) return 0;
-  return TotalBytes(PlanRedistribution(from, to, type, mesh, cost_model), type, mesh);
-}
-
 }  // namespace weft

@@ -26,11 +26,9 @@ RedistributionPrice PriceRedistribution(const Layout& from, const Layout& to, co
                                         const DeviceMesh& mesh, const CostModel& cost_model);
 
 // Its time alone, as EstimateMicroseconds has it: without a search, for code that chooses between
-// many layouts. Or its bytes alone, of the plan.
+// many layouts.
 double RedistributionMicroseconds(const Layout& from, const Layout& to, const TensorType& type,
                                   const DeviceMesh& mesh, const CostModel& cost_model);
-int64_t RedistributionBytes(const Layout& from, const Layout& to, const TensorType& type,
-                            const DeviceMesh& mesh, const CostModel& cost_model);
 
 }  // namespace weft
 

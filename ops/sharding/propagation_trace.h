@@ -27,10 +27,11 @@ struct TracedCandidate {
   std::vector<AxisCandidate> picks = {};  // by axis; fewer than the mesh has axes if it was pruned
   std::vector<Layout> operands = {};      // where the operands would lie; empty if pruned
   std::vector<Layout> outputs = {};
-  std::vector<double> operand_us;  // to bring each operand there; empty if pruned
-  double transfer_us = 0;          // their sum; an estimate, axis by axis, if pruned
-  double compute_us = 0;           // one rank's share of the work
-  double output_us = 0;            // writing one rank's outputs
+  std::vector<double>
+      operand_us;          // to bring each operand there, by RedistributionMicroseconds; empty if pruned
+  double transfer_us = 0;  // their sum; a coarser estimate, axis by axis, if pruned
+  double compute_us = 0;   // one rank's share of the work
+  double output_us = 0;    // writing one rank's outputs
   CandidateFate fate = CandidateFate::kCostlier;
 
   double total_us() const { return transfer_us + compute_us + output_us; }
@@ -49,7 +50,7 @@ std::string CallText(absl::string_view name, absl::Span<const TensorType> types,
                      absl::Span<const Layout> layouts, const DeviceMesh& mesh);
 
 // "nearest legal layouts: ([dp, -], [-, -]) for 96 bytes, 5.0 us; ...": at most three of the candidates, the
-// cheapest to bring the operands to first. Empty if there are none.
+// cheapest to bring the operands to first, with the bytes and the time of PriceRedistribution. Empty if there are none.
 std::string NearestLegalLayouts(const PropagationTrace& trace, absl::Span<const TensorType> types,
                                 absl::Span<const Layout> layouts, const DeviceMesh& mesh,
                                 const CostModel& cost_model);

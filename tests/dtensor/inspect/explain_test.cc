@@ -7,7 +7,9 @@
 #include "dtensor/functions.h"
 #include "dtensor/inspect/comm_report.h"
 #include "gmock/gmock.h"
+#include "mesh/redistribution/price.h"
 #include "ops/elementwise/elementwise.h"
+#include "ops/elementwise/select.h"
 #include "ops/normalization/softmax.h"
 #include "ops/optimizer/optimizer_update.h"
 #include "ops/product/contract.h"
@@ -91,6 +93,36 @@ TEST(ExplainTest, Prints) {
         "no candidate: dp: Partial {x}: no operand is Partial there\n"
         "no candidate: dp: Partial {w}: no operand is Partial there\n");
   });
+}
+
+// The search goes by the greedy plan's time where something is Partial, and so chooses to reduce x whole. What stands beside
+// steps and bytes is their time: a reduce-scatter and a permute would have taken less.
+TEST(ExplainTest, TimesAreThoseOfTheStepsBesideThem) {
+  const DeviceMesh mesh = DeviceMesh::Parse("a=4,b=4");
+  const CostModel cost_model(mesh);
+  const TensorType type = {DType::kF32, {4096, 4096}};
+  const std::vector<Layout> layouts = {Layout::Parse("[b, -] P{a}", mesh), Layout::Parse("[a.b, -]", mesh)};
+  const NoAttributes attributes;
+  const NoScalars scalars;
+  const Explanation explanation = ExplainErased(kMaximum, {type, type}, layouts, &attributes, &scalars,
+                                                /*like=*/nullptr, mesh, cost_model);
+  bool estimated = false;
+  for (const Explanation::Candidate& candidate : explanation.candidates) {
+    ASSERT_EQ(candidate.moves.size(), 2u) << explanation;
+    for (size_t i = 0; i < 2; ++i) {
+      const Explanation::Move& move = candidate.moves[i];
+      const RedistributionPrice price = PriceRedistribution(layouts[i], move.to, type, mesh, cost_model);
+      EXPECT_EQ(move.us, price.microseconds) << explanation;
+      EXPECT_EQ(move.num_bytes, price.num_bytes) << explanation;
+      EXPECT_EQ(move.steps, price.steps) << explanation;
+    }
+    if (candidate.outputs[0] != layouts[1]) continue;
+    estimated = true;
+    EXPECT_EQ(candidate.moves[0].steps, "reduce_scatter(a), permute(a,b)");
+    EXPECT_LT(candidate.total_us(), explanation.total_us()) << explanation;
+    EXPECT_THAT(candidate.why, testing::EndsWith(" us more as estimated"));
+  }
+  EXPECT_TRUE(estimated) << explanation;
 }
 
 TEST(ExplainTest, Json) {
