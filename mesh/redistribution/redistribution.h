@@ -26,7 +26,8 @@ enum class StepKind : uint8_t {
   kSlice,      // the new box lies within the old one: a view, no communication. Also any change of axes of
                // size 1
   kToPartial,  // Replicate axes become Partial: sum keeps the value on index 0 and has -0.0 elsewhere, which
-               // changes no value, product one; avg, min and max keep the value everywhere; no communication
+               // changes no value, product one; avg, min and max keep the value everywhere, which an
+               // average over NCCL may round; no communication
 };
 
 // "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute", "send_regions", "slice",

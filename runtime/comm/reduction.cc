@@ -12,7 +12,7 @@ namespace weft {
 namespace {
 
 // Elements that one block of accumulators holds: 16 KiB at most, so that it stays in the first-level cache
-// while each input streams by.
+// while each input streams by; 32 KiB for averages of f64 and i64.
 constexpr int64_t kBlock = 2048;
 
 // From here on the call of the vector loops is worth it.
@@ -23,11 +23,20 @@ template <class T>
 using Accumulator = std::conditional_t<std::is_same_v<T, double>, double,
                                        std::conditional_t<std::is_integral_v<T>, int64_t, float>>;
 
+// For an average: wide enough that the sum of equal terms is exact and in range, so that it is their value once divided. A
+// value that becomes Partial(avg) has equal terms. Three of f32, summed in float, come back an ulp away for one value in six.
+__extension__ using Int128 = __int128;
+template <class T>
+using WideAccumulator =
+    std::conditional_t<std::is_same_v<T, double>, long double,
+                       std::conditional_t<std::is_same_v<T, int64_t>, Int128,
+                                          std::conditional_t<std::is_integral_v<T>, int64_t, double>>>;
+
 // Integer sums and products wrap: through unsigned, where that is defined.
 struct Sum {
   template <class A>
   A operator()(A a, A b) const {
-    if constexpr (std::is_integral_v<A>) {
+    if constexpr (std::is_same_v<A, int64_t>) {
       return static_cast<A>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
     } else {
       return a + b;
@@ -81,10 +90,9 @@ struct Divide {
 // Elements from `begin` on, in blocks. The outputs are written in the last pass only, when the other inputs
 // of the block have been read: each may be any one of them. No dependence between iterations, which is what
 // ivdep says and __restrict would not.
-template <class T, class Combine, class Finish>
+template <class T, class A = Accumulator<T>, class Combine, class Finish>
 void ReduceTyped(absl::Span<const void* const> inputs, absl::Span<void* const> outputs, int64_t begin,
                  int64_t count, Combine combine, Finish finish) {
-  using A = Accumulator<T>;
   const auto input = [&](size_t rank) { return static_cast<const T*>(inputs[rank]); };
   const size_t last = inputs.size() - 1;
   alignas(64) A block[kBlock];
@@ -142,7 +150,7 @@ void ReduceInOrder(DType dtype, ReduceOp op, absl::Span<const void* const> input
       case ReduceOp::kSum:
         return ReduceTyped<T>(inputs, outputs, begin, count, Sum(), Keep());
       case ReduceOp::kAvg:
-        return ReduceTyped<T>(inputs, outputs, begin, count, Sum(), Divide{size});
+        return ReduceTyped<T, WideAccumulator<T>>(inputs, outputs, begin, count, Sum(), Divide{size});
       case ReduceOp::kMin:
         return ReduceTyped<T>(inputs, outputs, begin, count, Min(), Keep());
       case ReduceOp::kMax:

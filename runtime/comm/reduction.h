@@ -21,14 +21,15 @@ Stores StoresFor(int64_t num_bytes, int64_t num_copies);
 // backend means by a reduction over group ranks.
 //
 // f32 and f64 combine in their own precision; bf16 and f16 in float, rounded once at the end. Integers
-// combine in 64 bits and wrap to their type; their kAvg divides the 64-bit sum, truncating toward zero. For
-// bool, sum and max are "any", product, min and avg are "all" (a truncated mean is 1 only if all are). NaN
+// combine in 64 bits and wrap to their type. kAvg divides a sum in a wider type (f64's in long double, other floats' in
+// double, i64's in 128 bits), truncating integers toward zero: the average of equal terms is their value, whatever it is.
+// For bool, sum and max are "any", product, min and avg are "all" (a truncated mean is 1 only if all are). NaN
 // wins in min and max.
 //
 // Shape:  `count` elements each; at least one input. An output may be one of the inputs, at the same
 //         position.
 // Cost:   one pass over inputs and outputs, each byte touched once; no allocation. f32, f64 and bf16 in
-//         vectors, the rest in blocks that stay in the first-level cache.
+//         vectors, the rest and averages in blocks that stay in the first-level cache.
 void ReduceInOrder(DType dtype, ReduceOp op, absl::Span<const void* const> inputs,
                    absl::Span<void* const> outputs, int64_t count, Stores stores = Stores::kCached);
 

@@ -57,9 +57,6 @@ struct Direct {
   static HWY_INLINE V Combine(D d, V a, V b) {
     return Op::Of(d, a, b);
   }
-  static HWY_INLINE V Divide(D d, V a, int64_t divisor) {
-    return hn::Div(a, hn::Set(d, static_cast<T>(divisor)));
-  }
   static HWY_INLINE void Store(D d, V a, char* to) { hn::StoreU(a, d, reinterpret_cast<T*>(to)); }
   static HWY_INLINE void Stream(D d, V a, char* to) { hn::Stream(a, d, reinterpret_cast<T*>(to)); }
 };
@@ -83,10 +80,6 @@ struct Bf16 {
   template <class Op>
   static HWY_INLINE V Combine(D d, V a, V b) {
     return {Op::Of(d, a.lower, b.lower), Op::Of(d, a.upper, b.upper)};
-  }
-  static HWY_INLINE V Divide(D d, V a, int64_t divisor) {
-    const F by = hn::Set(d, static_cast<float>(divisor));
-    return {hn::Div(a.lower, by), hn::Div(a.upper, by)};
   }
 
   // The nearest bf16, ties to even, in the upper half of each word, whose lower half is left as it comes.
@@ -115,9 +108,9 @@ bool OnLines(const VectorPass& pass) {
                      [](const void* output) { return reinterpret_cast<uintptr_t>(output) % 64 == 0; });
 }
 
-// `divisor` 0: none. All inputs of a step are read before any output is written: they may be the same memory.
+// All inputs of a step are read before any output is written: they may be the same memory.
 template <class E, class Op>
-int64_t Reduce(const VectorPass& pass, int64_t divisor) {
+int64_t Reduce(const VectorPass& pass) {
   const typename E::D d;
   const int64_t vector = static_cast<int64_t>(hn::Lanes(d) * sizeof(hn::TFromD<typename E::D>));
   const int64_t step = 4 * vector;
@@ -135,12 +128,6 @@ int64_t Reduce(const VectorPass& pass, int64_t divisor) {
       a1 = E::template Combine<Op>(d, a1, E::Load(d, from + vector));
       a2 = E::template Combine<Op>(d, a2, E::Load(d, from + 2 * vector));
       a3 = E::template Combine<Op>(d, a3, E::Load(d, from + 3 * vector));
-    }
-    if (divisor != 0) {
-      a0 = E::Divide(d, a0, divisor);
-      a1 = E::Divide(d, a1, divisor);
-      a2 = E::Divide(d, a2, divisor);
-      a3 = E::Divide(d, a3, divisor);
     }
     for (void* const output : pass.outputs) {
       char* const to = static_cast<char*>(output) + i;
@@ -165,15 +152,15 @@ template <class E>
 int64_t ReduceAs(ReduceOp op, const VectorPass& pass) {
   switch (op) {
     case ReduceOp::kSum:
-      return Reduce<E, Sum>(pass, 0);
+      return Reduce<E, Sum>(pass);
     case ReduceOp::kAvg:
-      return Reduce<E, Sum>(pass, static_cast<int64_t>(pass.inputs.size()));
+      return 0;  // sums in a wider type
     case ReduceOp::kMin:
-      return Reduce<E, Min>(pass, 0);
+      return Reduce<E, Min>(pass);
     case ReduceOp::kMax:
-      return Reduce<E, Max>(pass, 0);
+      return Reduce<E, Max>(pass);
     case ReduceOp::kProduct:
-      return Reduce<E, Product>(pass, 0);
+      return Reduce<E, Product>(pass);
   }
   return 0;
 }
@@ -191,7 +178,7 @@ int64_t ReduceAny(DType dtype, ReduceOp op, const VectorPass& pass) {
   }
 }
 
-int64_t Copy(const VectorPass& pass) { return Reduce<Direct<float>, Sum>(pass, 0); }
+int64_t Copy(const VectorPass& pass) { return Reduce<Direct<float>, Sum>(pass); }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE

@@ -19,7 +19,7 @@ struct VectorPass {
 };
 
 // Reduces the leading bytes that fill whole steps and returns how many those are, a multiple of the item
-// size: the rest, under 256 bytes, is the caller's, and all of it for a dtype other than f32, f64 and bf16.
+// size: the rest, under 256 bytes, is the caller's, and all of it for kAvg and for a dtype other than f32, f64 and bf16.
 // The bits are ReduceInOrder's.
 int64_t ReduceVectors(DType dtype, ReduceOp op, const VectorPass& pass);
 

@@ -23,7 +23,8 @@ namespace weft {
 // - Reductions give the same bits on every member, and in every run with the same machines, NCCL and its
 //   variables. Their order is NCCL's, not that of ranks: floating-point sums and products may differ from
 //   other backends' in the last places. bf16 and f16 are rounded at every step, not once. kAvg of floats
-//   multiplies before it adds. Of min and max, whether a nan wins is NCCL's affair. Integers and bool are
+//   multiplies before it adds, so that of equal terms it is their value but for rounding; that of i64 divides a sum that
+//   may have wrapped. Of min and max, whether a nan wins is NCCL's affair. Integers and bool are otherwise
 //   exact, as everywhere.
 // - Members that disagree are told so with InvalidArgument when an operation of theirs is late
 //   (NcclOptions::late_after): NCCL compares nothing. Where it ends a call that differs, as it may for counts

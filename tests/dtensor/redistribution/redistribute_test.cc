@@ -132,8 +132,10 @@ TEST(RedistributeTest, AnAverageOfEqualTermsIsTheValue) {
     double value;
     int num_ranks;
   };
-  for (const Case& c : {Case{DType::kBool, 1, 2}, Case{DType::kU8, 200, 2}, Case{DType::kI32, 1 << 30, 4},
-                        Case{DType::kF16, 40000, 2}, Case{DType::kBF16, 212, 8}, Case{DType::kF32, 0.1, 3}}) {
+  for (const Case& c :
+       {Case{DType::kBool, 1, 2}, Case{DType::kU8, 200, 2}, Case{DType::kI32, 1 << 30, 4},
+        Case{DType::kF16, 40000, 2}, Case{DType::kBF16, 212, 8}, Case{DType::kF32, 1.4869053, 3},
+        Case{DType::kF32, 2e38, 2}, Case{DType::kF64, 1e308, 2}, Case{DType::kI64, 0x1p62, 2}}) {
     OnMesh(absl::StrCat("a=", c.num_ranks), [&](const IntrusivePtr<MeshContext>& context) {
       const DTensor x = Full(context, c.dtype, {3}, c.value);
       const DTensor terms = x.Redistribute(Layout(1, 1).WithPartial(0, ReduceOp::kAvg));

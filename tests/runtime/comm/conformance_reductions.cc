@@ -79,9 +79,9 @@ std::vector<Stored<T>> Reduced(ReduceOp op, const Inputs<T>& inputs) {
   } else if constexpr (std::is_integral_v<T>) {
     return ReducedAs<T, int64_t>(op, inputs);
   } else if constexpr (std::is_same_v<T, double>) {
-    return ReducedAs<T, double>(op, inputs);
+    return op == ReduceOp::kAvg ? ReducedAs<T, long double>(op, inputs) : ReducedAs<T, double>(op, inputs);
   } else {
-    return ReducedAs<T, float>(op, inputs);
+    return op == ReduceOp::kAvg ? ReducedAs<T, double>(op, inputs) : ReducedAs<T, float>(op, inputs);
   }
 }
 

@@ -52,6 +52,9 @@ TEST(ReductionTest, IntegersCombineIn64BitsAndWrap) {
   EXPECT_EQ(ReduceScalars<int32_t>(ReduceOp::kAvg, {-3, -4}), -3);  // toward zero
   EXPECT_EQ(ReduceScalars<int32_t>(ReduceOp::kAvg, {INT32_MAX, INT32_MAX, INT32_MAX}), INT32_MAX);
   EXPECT_EQ(ReduceScalars<int64_t>(ReduceOp::kSum, {INT64_MAX, 1}), INT64_MIN);
+  EXPECT_EQ(ReduceScalars<int64_t>(ReduceOp::kAvg, {int64_t{1} << 62, int64_t{1} << 62}), int64_t{1} << 62);
+  EXPECT_EQ(ReduceScalars<int64_t>(ReduceOp::kAvg, {INT64_MIN, INT64_MIN, INT64_MIN}), INT64_MIN);
+  EXPECT_EQ(ReduceScalars<int64_t>(ReduceOp::kAvg, {INT64_MAX, INT64_MAX - 1}), INT64_MAX - 1);
   EXPECT_EQ(ReduceScalars<int32_t>(ReduceOp::kProduct, {1 << 20, 1 << 20, 3}), 0);
   EXPECT_EQ(ReduceScalars<int32_t>(ReduceOp::kMin, {3, -7, 5}), -7);
 }
@@ -65,11 +68,9 @@ TEST(ReductionTest, NanAndInfinity) {
   EXPECT_EQ(ReduceScalars<float>(ReduceOp::kMax, {-inf, inf, 1}), inf);
 }
 
-// A naive loop over one element: float for the 16-bit types, double for f64, rounded once. Of two zeros the
-// later is the least and the greatest.
-template <class T>
-T ReducedElement(ReduceOp op, const std::vector<std::vector<T>>& inputs, size_t i) {
-  using A = std::conditional_t<std::is_same_v<T, double>, double, float>;
+// A naive loop over one element, in A. Of two zeros the later is the least and the greatest.
+template <class T, class A>
+T ReducedElementAs(ReduceOp op, const std::vector<std::vector<T>>& inputs, size_t i) {
   A value = static_cast<A>(inputs[0][i]);
   for (size_t input = 1; input < inputs.size(); ++input) {
     const A next = static_cast<A>(inputs[input][i]);
@@ -89,6 +90,16 @@ T ReducedElement(ReduceOp op, const std::vector<std::vector<T>>& inputs, size_t 
   }
   if (op == ReduceOp::kAvg) value /= static_cast<A>(inputs.size());
   return static_cast<T>(value);
+}
+
+// In float for the 16-bit types, in double for f64, rounded once; averages in a wider type.
+template <class T>
+T ReducedElement(ReduceOp op, const std::vector<std::vector<T>>& inputs, size_t i) {
+  constexpr bool kIsF64 = std::is_same_v<T, double>;
+  if (op == ReduceOp::kAvg) {
+    return ReducedElementAs<T, std::conditional_t<kIsF64, long double, double>>(op, inputs, i);
+  }
+  return ReducedElementAs<T, std::conditional_t<kIsF64, double, float>>(op, inputs, i);
 }
 
 // Values of both signs and many magnitudes; now and then inf, NaN, a subnormal, a zero of either sign.
@@ -180,6 +191,31 @@ TEST(ReductionTest, EveryOutputGetsTheNaiveLoop) {
       }
     }
   }
+}
+
+// Also where their sum is rounded, or more than the dtype holds.
+template <class T>
+void ExpectAverageOfEqualTerms(T greatest) {
+  constexpr int64_t kCount = 3000;
+  std::vector<T> values = Values<T>(/*seed=*/1, kCount);
+  values[7] = greatest;
+  std::vector<T> average(kCount);
+  void* const output = average.data();
+  for (size_t num_terms : {2, 3, 5, 7, 8, 16}) {
+    const std::vector<const void*> inputs(num_terms, values.data());
+    ReduceInOrder(kDTypeOf<T>, ReduceOp::kAvg, inputs, {&output, 1}, kCount);
+    for (int64_t i = 0; i < kCount; ++i) {
+      ASSERT_TRUE(SameElement(average[i], values[i]))
+          << DTypeName(kDTypeOf<T>) << ", " << num_terms << " terms, element " << i;
+    }
+  }
+}
+
+TEST(ReductionTest, TheAverageOfEqualTermsIsTheirValue) {
+  ExpectAverageOfEqualTerms(3e38f);
+  ExpectAverageOfEqualTerms(1.5e308);
+  ExpectAverageOfEqualTerms(BFloat16(3e38f));
+  ExpectAverageOfEqualTerms(Float16(65504.0f));
 }
 
 // Every float through a sum of one: the vectors round to bf16 as BFloat16 does, halfway cases and NaNs too.
