@@ -1,14 +1,12 @@
 #include "dtensor/functions/autocast.h"
 
 #include "dtensor/dispatch.h"
+#include "dtensor/functions/implicit_move.h"
+#include "mesh/redistribution/mesh_transfer.h"
 #include "ops/elementwise/cast.h"
 
 namespace weft {
 namespace {
-
-DTensor CastTo(const DTensor& x, DType dtype) {
-  return x.dtype() == dtype ? x : Call(kCast, {x}, {.dtype = dtype});
-}
 
 // Of two floating dtypes the wider, f32 of f16 and bf16; otherwise `a`.
 DType WiderOf(DType a, DType b) {
@@ -21,6 +19,13 @@ bool MayCast(const DTensor& x) {
 }
 
 }  // namespace
+
+DTensor CastTo(const DTensor& x, DType dtype) {
+  if (x.dtype() == dtype) return x;
+  const bool keeps = KeepsTerms(x.dtype(), dtype) || !x.layout().HasPartial();
+  const DTensor wide = keeps ? x : MoveImplicitly(kCast.name(), "operand 0", x, WithoutPartial(x.layout()));
+  return Call(kCast, {wide}, {.dtype = dtype});
+}
 
 DTensor AutocastToProduct(const DTensor& x) {
   return MayCast(x) ? CastTo(x, *x.context()->state().autocast()) : x;

@@ -1,5 +1,5 @@
 // How functions take their operands where an AutocastGuard stands (dtensor/context/rank_state.h). A cast moves nothing and
-// keeps the layout.
+// keeps the layout, but to f16 of what is Partial, which is reduced first.
 
 #ifndef WEFT_DTENSOR_FUNCTIONS_AUTOCAST_H_
 #define WEFT_DTENSOR_FUNCTIONS_AUTOCAST_H_
@@ -11,6 +11,9 @@
 #include "ops/op/op.h"
 
 namespace weft {
+
+// What Cast is (dtensor/functions/elementwise.h).
+DTensor CastTo(const DTensor& x, DType dtype);
 
 // An operand of a product, of attention or of a convolution: in the guard's dtype if it is floating and not f64;
 // undefined ones stay so.

@@ -76,12 +76,7 @@ DTensor Erf(const DTensor& x) { return Call(kErf, {x}); }
 DTensor Tanh(const DTensor& x) { return Call(kTanh, {x}); }
 DTensor Sigmoid(const DTensor& x) { return Call(kSigmoid, {x}); }
 
-DTensor Cast(const DTensor& x, DType dtype) {
-  if (x.dtype() == dtype) return x;
-  if (IsFloating(x.dtype()) || !x.layout().HasPartial()) return Call(kCast, {x}, {.dtype = dtype});
-  // Sums of integers wrap and those of bools are "or": what casts of the terms add up to is another number.
-  return Call(kCast, {Reduced(kCast.name(), x)}, {.dtype = dtype});
-}
+DTensor Cast(const DTensor& x, DType dtype) { return CastTo(x, dtype); }
 
 DTensor Convert(const DTensor& x, DType dtype) {
   if (IsFloating(dtype)) return Cast(x, dtype);

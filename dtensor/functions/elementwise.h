@@ -64,7 +64,8 @@ DTensor Tanh(const DTensor& x);
 DTensor Sigmoid(const DTensor& x);
 
 // x in another floating dtype, rounded to nearest; x itself where it has that dtype.
-// Cost:   where integers or bools are Partial, their all-reduce first: what they add up to wraps, which floats do not.
+// Cost:   where x is Partial and the dtype does not keep its terms (KeepsTerms, ops/elementwise/cast.h), its all-reduce first:
+//         integers add up to what wraps, which floats do not, and terms may be infinite in f16 whose sum is an ordinary number.
 // Errors: InvalidArgument for a dtype that is not floating.
 DTensor Cast(const DTensor& x, DType dtype);
 // x in any dtype. To a floating one it is Cast, with its gradient; others carry none. Floats go to integers toward zero, cut to

@@ -25,12 +25,17 @@ DTensor Pin(const DTensor& x, const std::vector<BorderPin>& pins, int index) {
   return x.Redistribute(layout, options);
 }
 
-// What is cast to fewer bytes is so before it moves.
+// What is cast to fewer bytes is so before it moves, but for terms of a sum that the dtype may not hold.
 DTensor Cross(const DTensor& x, const std::optional<DType>& dtype, const std::vector<BorderPin>& pins,
               int index) {
   if (!dtype || x.dtype() == *dtype || !IsFloating(x.dtype())) return Pin(x, pins, index);
-  if (ItemSize(*dtype) < ItemSize(x.dtype())) return Pin(Call(kCast, {x}, {.dtype = *dtype}), pins, index);
-  return Call(kCast, {Pin(x, pins, index)}, {.dtype = *dtype});
+  const bool keeps = KeepsTerms(x.dtype(), *dtype) || !x.layout().HasPartial();
+  if (keeps && ItemSize(*dtype) < ItemSize(x.dtype())) {
+    return Pin(Call(kCast, {x}, {.dtype = *dtype}), pins, index);
+  }
+  const DTensor pinned = Pin(x, pins, index);
+  const DTensor wide = keeps ? pinned : pinned.Redistribute(WithoutPartial(pinned.layout()));
+  return Call(kCast, {wide}, {.dtype = *dtype});
 }
 
 // Whether a rank's term may be infinite where the value is not: that of an empty piece is.

@@ -24,7 +24,7 @@ enum class ImplicitRedistribution : uint8_t { kAllow, kWarn, kForbid };
 //                                                                                    implicit
 //   dispatch moves an operand, so that an op's sharding rule holds                     yes
 //   a slice, join, pad, roll or flip of a dim that is split sends rows to other ranks  yes, in backward too
-//   a cast of integers that are Partial, a selection by mask or value, reduces first   yes
+//   a cast of integers that are Partial, or to f16, a selection, reduces first         yes
 //   the gradient of an operand that was so moved goes back, in backward                yes
 //   gradients of several uses of a result are added, and lie differently               yes
 //   Redistribute, FullTensor, Item; a module's style; CallLocal's declared layouts     no: asked for

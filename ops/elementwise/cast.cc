@@ -1,5 +1,6 @@
 #include "ops/elementwise/cast.h"
 
+#include "ops/elementwise/settle.h"
 #include "ops/sharding/sharding_rule.h"
 
 namespace weft {
@@ -21,7 +22,10 @@ std::string Rule(absl::Span<const TensorType> operands, const CastAttributes&) {
 
 void Backward(GradContext<CastAttributes, NoScalars>& ctx) {
   if (!ctx.grad().defined() || !ctx.Wants(0)) return;
-  ctx.SetGrad(0, ctx.Emit(kCast, {ctx.grad()}, {.dtype = ctx.operand_type(0).dtype}));
+  const DType dtype = ctx.operand_type(0).dtype;
+  Value dy = ctx.grad();
+  if (!KeepsTerms(ctx.TypeOf(dy).dtype, dtype)) dy = ctx.Emit(kSettle, {dy});
+  ctx.SetGrad(0, ctx.Emit(kCast, {dy}, {.dtype = dtype}));
 }
 
 std::vector<Sample<CastAttributes>> Samples() {

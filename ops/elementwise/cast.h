@@ -4,6 +4,7 @@
 #define WEFT_OPS_ELEMENTWISE_CAST_H_
 
 #include "ops/op/op.h"
+#include "runtime/base/dtype.h"
 
 namespace weft {
 
@@ -13,10 +14,18 @@ struct CastAttributes {
   bool operator==(const CastAttributes&) const = default;
 };
 
+// Whether the terms of a sum stay what they are in another dtype, but for rounding: not where that has a smaller greatest
+// number, where terms may be infinite whose sum is not; nor from integers, whose sums wrap, and bools, whose sums are "or".
+constexpr bool KeepsTerms(DType from, DType to) {
+  if (from == to) return true;
+  return IsFloating(from) && (to == DType::kF64 || (from != DType::kF64 && to != DType::kF16));
+}
+
 // x in another floating dtype, rounded to nearest.
 //
 // Layout: every dim may be split. Linear up to rounding, so a Partial passes through: one that should be
-//         summed in f32 is reduced before it is cast down.
+//         summed in f32, or whose terms the dtype may not hold (KeepsTerms), is reduced before it is cast, as the
+//         function Cast and the gradient do.
 // Errors: InvalidArgument if the dtype is not floating: use `convert`, which is not linear.
 extern const Op<CastAttributes> kCast;
 

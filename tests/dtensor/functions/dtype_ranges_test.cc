@@ -143,5 +143,31 @@ TEST(DTypeRangesTest, TermsAreReducedBeforeTheyAreInfinite) {
   });
 }
 
+// Terms that f16, or f32, takes for infinities, of a sum that is an ordinary number: in casts, of products' operands too, and
+// in the gradient of a cast.
+TEST(DTypeRangesTest, TermsAreReducedBeforeACastThatMayNotHoldThem) {
+  OnMesh("a=2", [](const Context& context) {
+    const auto terms = [&](DType dtype, const Shape& shape, double first, double second) {
+      const double term = context->coordinate()[0] == 0 ? first : second;
+      return DTensor::FromLocal(context, FromDoubles(dtype, shape, {term}),
+                                Layout(shape.ndim(), 1).WithPartial(0), shape);
+    };
+    EXPECT_EQ(Elements(Cast(terms(DType::kF32, {1}, 70000, -69999), DType::kF16)), std::vector<double>{1});
+    EXPECT_EQ(Elements(Cast(terms(DType::kBF16, {1}, 66048, -65536), DType::kF16)), std::vector<double>{512});
+    EXPECT_EQ(Elements(Cast(terms(DType::kF64, {1}, 0x1p130, 0x1p100 - 0x1p130), DType::kF32)),
+              std::vector<double>{0x1p100});
+    EXPECT_EQ(LayoutText(Cast(terms(DType::kF32, {1}, 1, 2), DType::kBF16)), "[-] P{a}");
+    EXPECT_EQ(LayoutText(Cast(terms(DType::kF16, {1}, 1, 2), DType::kF32)), "[-] P{a}");
+    {
+      const AutocastGuard autocast(context->state(), DType::kF16);
+      const DTensor two = Full(context, DType::kF32, {1, 1}, 2);
+      EXPECT_EQ(Elements(MatMul(terms(DType::kF32, {1, 1}, 70000, -69999), two)), std::vector<double>{2});
+    }
+    const DTensor half = Full(context, DType::kF16, {1}, 3).RequiresGrad();
+    Backward(Cast(half, DType::kF32), terms(DType::kF32, {1}, 70000, -69999));
+    EXPECT_EQ(Elements(half.grad()), std::vector<double>{1});
+  });
+}
+
 }  // namespace
 }  // namespace weft
