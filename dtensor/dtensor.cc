@@ -33,6 +33,7 @@ DTensor DTensor::FromLocal(const IntrusivePtr<MeshContext>& context, const Tenso
                TypeString(local.dtype(), global_shape), " gives this rank ", box.shape.ToString(), ", got ",
                local.TypeString());
   const TensorType type = {local.dtype(), global_shape};
+  CheckPartials(layout, type.dtype, context->mesh());
   if (options.check_replicas) CheckReplicas(*context, local, type, layout, "FromLocal");
   const DTensor result(MakeIntrusive<DTensorImpl>(context, layout, type, local));
   return options.gradient.has_value() ? result.RequiresGrad(*options.gradient) : result;
@@ -42,6 +43,7 @@ DTensor DTensor::FromLocal(const IntrusivePtr<MeshContext>& context, const Tenso
                            const Layout& layout) {
   context->CheckPiece(local, "FromLocal");
   const TensorType type = AgreeOnType(*context, local, layout, "FromLocal");
+  CheckPartials(layout, type.dtype, context->mesh());
   return DTensor(MakeIntrusive<DTensorImpl>(context, layout, type, local));
 }
 

@@ -56,7 +56,7 @@ class DTensor {
   // From this rank's piece, uncommunicated: the piece that `layout` gives this rank of a tensor of
   // `global_shape`.
   // Errors: InvalidArgument if `local`'s shape is not that piece's, or `local` does not lie on this rank's
-  //         device, which is that of context->allocator().
+  //         device, which is that of context->allocator(); as CheckPartials (mesh/shard_math.h).
   static DTensor FromLocal(const IntrusivePtr<MeshContext>& context, const Tensor& local,
                            const Layout& layout, const Shape& global_shape,
                            const FromLocalOptions& options = {});
@@ -64,7 +64,7 @@ class DTensor {
   // may be uneven but have to be those of the chunk rule.
   // Cost:   an all-gather of 80 bytes per rank.
   // Errors: InvalidArgument on every rank, naming the ranks whose piece is not what the rule gives them, and
-  //         what it gives; before anything is exchanged, if `local` does not lie on this rank's device.
+  //         what it gives; before anything is exchanged, if `local` does not lie on this rank's device; as CheckPartials.
   static DTensor FromLocal(const IntrusivePtr<MeshContext>& context, const Tensor& local,
                            const Layout& layout);
 
@@ -103,6 +103,7 @@ class DTensor {
 
   // The same value under another layout.
   // Cost:   PlanRedistribution's steps.
+  // Errors: as PlanRedistribution.
   DTensor Redistribute(const Layout& layout, const RedistributeOptions& options = {}) const;
   // The same, replicated everywhere, as a local tensor.
   Tensor FullTensor() const;

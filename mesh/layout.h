@@ -37,7 +37,7 @@ struct AxisPlacement {
 // An axis of size 1 stays as it is written: Shard over it is legal and not the same layout as Replicate,
 // though both hold the same elements; so a layout does not depend on the mesh's sizes.
 //
-// Partial kinds: one tensor has one kind; sum and avg may mix.
+// Partial kinds: one tensor has one kind; sum and avg may mix, of floating dtypes (CheckPartials, mesh/shard_math.h).
 class Layout {
  public:
   static constexpr int kMaxDims = 8;

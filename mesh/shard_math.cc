@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/error.h"
+#include "runtime/base/reduce_op.h"
 
 namespace weft {
 Range ChunkOf(Range range, int64_t num_chunks, int64_t index) {
@@ -27,6 +28,16 @@ void CheckOnMesh(const Layout& layout, const Shape& global_shape, const DeviceMe
   WEFT_REQUIRE(layout.ndim() == global_shape.ndim(), "layout ", layout.ToString(mesh), " has ", layout.ndim(),
                " dims, but the tensor's shape is ", global_shape.ToString());
   CheckOnMesh(layout, mesh);
+}
+
+void CheckPartials(const Layout& layout, DType dtype, const DeviceMesh& mesh) {
+  if (IsFloating(dtype)) return;
+  const AxisList axes = layout.PartialAxes();
+  const bool has_average = std::any_of(axes.begin(), axes.end(),
+                                       [&](int axis) { return layout.partial_op(axis) == ReduceOp::kAvg; });
+  WEFT_REQUIRE(!has_average || axes.size() == 1, "layout ", layout.ToString(mesh), " of ", DTypeName(dtype),
+               ": averages of ", DTypeName(dtype),
+               " depend on the order of the axes, expected avg over one axis and no other Partial");
 }
 
 ShardBox WholeBox(const Shape& shape) {

@@ -7,6 +7,7 @@
 #include "absl/types/span.h"
 #include "mesh/device_mesh.h"
 #include "mesh/layout.h"
+#include "runtime/base/dtype.h"
 #include "runtime/tensor/shape.h"
 
 namespace weft {
@@ -47,6 +48,15 @@ ShardBox WholeBox(const Shape& shape);
 //         second: and the shape's ndim.
 void CheckOnMesh(const Layout& layout, const DeviceMesh& mesh);
 void CheckOnMesh(const Layout& layout, const Shape& global_shape, const DeviceMesh& mesh);
+
+// That the value does not depend on the order in which the Partial axes are reduced. An average of integers is cut to a whole
+// number, and of bools it is "all": neither commutes with the sum over another axis, nor the first with another average.
+//
+//   i32 {{1, 0}, {1, 0}} over P{a:sum,b:avg}   a first: (2 + 0) / 2 = 1     b first: 1 / 2 + 1 / 2 = 0
+//   i32 {{1, 1}, {0, 2}} over P{a,b:avg}       at once: 4 / 4 = 1           a first: 1 / 2 = 0 and 3 / 2 = 1, 1 / 2 = 0
+//
+// Errors: InvalidArgument for an average beside another Partial axis, unless the dtype is floating.
+void CheckPartials(const Layout& layout, DType dtype, const DeviceMesh& mesh);
 
 // What the rank at `coordinate` (one index per mesh axis) holds of a tensor. Partial axes hold the whole.
 // Chunks nest: of the axes that split a dim, outermost first, each cuts the piece that the one before it left,

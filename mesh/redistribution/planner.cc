@@ -36,6 +36,8 @@ Redistribution PlanRedistribution(const Layout& from, const Layout& to, const Te
                                   const PlanOptions& options) {
   CheckEnds(from, to, mesh);
   CheckOnMesh(from, type.shape, mesh);
+  CheckPartials(from, type.dtype, mesh);
+  CheckPartials(to, type.dtype, mesh);
   if (from == to) return {from, to, {}};
   Redistribution greedy = PlanGreedy(from, to, mesh);
   const int64_t greedy_bytes = WorstRankBytes(greedy, type, mesh);

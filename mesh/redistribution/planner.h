@@ -30,7 +30,7 @@ struct PlanOptions {
 // Layout: both on `mesh`, which is `cost_model`'s.
 // Cost:   no communication here; some tens of microseconds, so callers keep plans
 //         (dtensor/context/redistribution_cache.h).
-// Errors: InvalidArgument if ndims or numbers of axes differ; ResourceExhausted, with the least that was
+// Errors: InvalidArgument if ndims or numbers of axes differ, and as CheckPartials; ResourceExhausted, with the least that was
 //         found, if no plan meets the cap.
 // Source: extends Rink et al., "Memory-efficient array redistribution", arXiv 2112.01075.
 Redistribution PlanRedistribution(const Layout& from, const Layout& to, const TensorType& type,

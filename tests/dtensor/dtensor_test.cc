@@ -139,5 +139,24 @@ TEST(DTensorTest, Misuse) {
   });
 }
 
+// Of the terms {{1, 0}, {1, 0}}, summed over a and averaged over b, the value was 1, and minus it 0.
+TEST(DTensorTest, AveragesOfIntegersBesideAnotherPartialAreRefused) {
+  OnMesh("a=2,b=2", [](const IntrusivePtr<MeshContext>& context) {
+    const Layout mixed = Layout::Parse("[-] P{a:sum,b:avg}", context->mesh());
+    const Tensor term = FromDoubles(DType::kI32, {1}, {context->coordinate()[1] == 0 ? 1.0 : 0.0});
+    const std::string message =
+        "layout [-] P{a:sum,b:avg} of i32: averages of i32 depend on the order of the axes, expected avg "
+        "over one axis and no "
+        "other Partial";
+    EXPECT_EQ(ErrorOf([&] { DTensor::FromLocal(context, term, mixed, {1}); }), message);
+    EXPECT_EQ(ErrorOf([&] { DTensor::FromLocal(context, term, mixed); }), message);
+    EXPECT_EQ(ErrorOf([&] { Full(context, DType::kI32, {1}, 3).Redistribute(mixed); }), message);
+    const Layout average = Layout::Parse("[-] P{b:avg}", context->mesh());
+    EXPECT_EQ(Neg(Full(context, DType::kI32, {1}, 3).Redistribute(average)).Item(), -3);
+    const Tensor halves = FromDoubles(DType::kF32, {1}, {context->coordinate()[1] == 0 ? 1.0 : 0.0});
+    EXPECT_EQ(Neg(DTensor::FromLocal(context, halves, mixed, {1})).Item(), -1);
+  });
+}
+
 }  // namespace
 }  // namespace weft

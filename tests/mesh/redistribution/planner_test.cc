@@ -273,6 +273,34 @@ TEST(RedistributionPlannerErrorTest, MisuseIsNamed) {
             "layout [-] has 1 dims, but the tensor's shape is [4, 4]");
 }
 
+// Cut to whole numbers over one axis, an average leaves another sum, and another average, than over both.
+TEST(RedistributionPlannerErrorTest, AveragesOfIntegersStandAlone) {
+  const DeviceMesh mesh = DeviceMesh::Parse("a=2,b=2");
+  const auto message = [&](absl::string_view from, absl::string_view to, DType dtype) {
+    return MessageOf([&] {
+      PlanRedistribution(Layout::Parse(from, mesh), Layout::Parse(to, mesh), {dtype, {4}}, mesh,
+                         CostModel(mesh));
+    });
+  };
+  for (const char* text : {"[-] P{a:sum,b:avg}", "[-] P{a:avg,b:sum}", "[-] P{a,b:avg}"}) {
+    const Layout layout = Layout::Parse(text, mesh);
+    for (DType dtype : {DType::kI32, DType::kI64, DType::kU8, DType::kBool}) {
+      const std::string name(DTypeName(dtype));
+      const std::string expected =
+          absl::StrCat("layout ", layout.ToString(mesh), " of ", name, ": averages of ", name,
+                       " depend on the order of the axes, expected avg over one axis and no other Partial");
+      EXPECT_EQ(message(text, "[-]", dtype), expected);
+      EXPECT_EQ(message("[-]", text, dtype), expected);
+    }
+    for (DType dtype : {DType::kF32, DType::kF16}) {
+      PlanRedistribution(layout, Layout(1, 2), {dtype, {4}}, mesh, CostModel(mesh));
+    }
+  }
+  for (const char* text : {"[b] P{a:avg}", "[-] P{b:avg}", "[-] P{a,b}", "[-] P{a,b:max}"}) {
+    PlanRedistribution(Layout::Parse(text, mesh), Layout(1, 2), {DType::kI32, {4}}, mesh, CostModel(mesh));
+  }
+}
+
 TEST(RedistributionBoundTest, ByHand) {
   const DeviceMesh mesh = DeviceMesh::Parse("a=4,b=4");
   const auto bound = [&](absl::string_view from, absl::string_view to) {
