@@ -51,8 +51,10 @@ double NumberOf(const SafetensorsMetadata& flags, const std::string& name) {
   return found != flags.end() && absl::SimpleAtod(found->second, &number) ? number : -1;
 }
 
-// The flags, with a floor that follows --lr, since no flag says it, as the number that it is.
+// The flags, with a floor that follows --lr, since no flag says it, as the number that it is. A rate that stays has none.
 SafetensorsMetadata WithFloor(SafetensorsMetadata flags) {
+  const auto schedule = flags.find("schedule_lr");
+  if (schedule != flags.end() && schedule->second == "constant") return flags;
   const double peak = NumberOf(flags, "lr");
   if (peak < 0 || NumberOf(flags, "min_lr") >= 0 || NumberOf(flags, "min_lr_ratio") >= 0) return flags;
   flags["min_lr"] = absl::StrFormat("%.17g", RateFloor(peak));
@@ -80,6 +82,18 @@ SafetensorsMetadata FlagsFor(const GptCheckpointInfo& saved, const ParsedFlags& 
   if (parsed.Given("schedule_lr") && Flag("schedule_lr").CurrentValue() == "one_cycle") {
     flags.erase("warmup_shape");
   }
+  // What means nothing of the schedule or the optimizer that holds: earlier versions took it, and kept it.
+  const auto holds = [&](const std::string& name, absl::string_view value) {
+    const auto found = saved.flags.find(name);
+    const bool is_now = found == saved.flags.end() || parsed.Given(name);
+    return (is_now ? Flag(name).CurrentValue() : found->second) == value;
+  };
+  if (holds("schedule_lr", "constant")) {
+    flags.erase("min_lr");
+    flags.erase("min_lr_ratio");
+  }
+  if (holds("optimizer", "adafactor")) flags.erase("beta1");
+  if (holds("optimizer", "adafactor") || holds("optimizer", "sgd")) flags.erase("beta2");
   // A number would count, and not the share that is given now.
   if (parsed.Given("min_lr_ratio")) flags.erase("min_lr");
   return flags;

@@ -159,6 +159,8 @@ struct Dependence {
 std::vector<Dependence> Dependences(bool sgd) {
   const std::vector<std::string> of_sgd = {"nesterov", "beta1"};
   return {
+      // Before a plan takes --offload with it: a file of one's own may offload, too.
+      {"offload", [](absl::string_view value) { return !value.empty(); }, {"offload_folder"}},
       // A plan of one's own says these itself.
       {"plan",
        [](absl::string_view value) { return !absl::EndsWith(value, ".json"); },
@@ -176,7 +178,14 @@ std::vector<Dependence> Dependences(bool sgd) {
          return value == "adamw" || value == "muon" || value == "adamw8bit" || value == "lamb";
        },
        {"eps"}},
+      {"optimizer", [](absl::string_view value) { return value != "adafactor"; }, {"beta1"}},
+      {"optimizer",
+       [](absl::string_view value) { return value != "adafactor" && value != "sgd"; },
+       {"beta2"}},
       {"schedule_lr", [](absl::string_view value) { return value != "one_cycle"; }, {"warmup_shape"}},
+      {"schedule_lr",
+       [](absl::string_view value) { return value != "constant"; },
+       {"min_lr", "min_lr_ratio"}},
       // A floor that is a number would count, and not the share.
       {"min_lr_ratio",
        [](absl::string_view value) {

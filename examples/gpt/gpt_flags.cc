@@ -25,7 +25,7 @@ ABSL_FLAG(int64_t, microbatches, 1,
           "--batch_ranks keeps a multiple, where --batch is one");
 ABSL_FLAG(bool, print_schedule, false, "print what each rank of the pipeline does in a step and stop");
 ABSL_FLAG(std::string, offload_folder, "",
-          "of --offload on the CPU: where the file is; empty: TMPDIR, or /tmp");
+          "of --offload, or a plan's, on the CPU: where the file is; empty: TMPDIR, or /tmp");
 ABSL_FLAG(std::string, backend, "auto",
           "how ranks run and talk: local (threads of this process), gloo or mpi (processes, one per rank, "
           "that a launcher has started), nccl (a GPU for each rank), auto (whichever this was started as)");
@@ -47,9 +47,12 @@ ABSL_FLAG(int64_t, steps, 2000, "steps to train");
 ABSL_FLAG(double, lr, 1e-3, "largest learning rate");
 ABSL_FLAG(
     double, min_lr, -1,
-    "learning rate at the end; below 0: --min_lr_ratio says, or it is 1e-4, and at most a tenth of --lr");
-ABSL_FLAG(double, min_lr_ratio, -1,
-          "learning rate at the end as a share of --lr, where --min_lr does not say it; below 0: none");
+    "learning rate at the end; below 0: --min_lr_ratio says, or it is 1e-4, and at most a tenth of --lr; not "
+    "with --schedule_lr=constant");
+ABSL_FLAG(
+    double, min_lr_ratio, -1,
+    "learning rate at the end as a share of --lr, where --min_lr does not say it; below 0: none; not with "
+    "--schedule_lr=constant");
 ABSL_FLAG(int64_t, warmup, 100, "steps in which the learning rate grows");
 ABSL_FLAG(
     std::string, warmup_shape, "linear",
@@ -64,8 +67,11 @@ ABSL_FLAG(std::string, optimizer, "adamw",
 ABSL_FLAG(bool, nesterov, true, "sgd's momentum is Nesterov's; false: plain");
 ABSL_FLAG(double, weight_decay, 0.1,
           "the optimizer's decay of matrices and embeddings, per step and unit of learning rate");
-ABSL_FLAG(double, beta1, 0.9, "the optimizer's decay of the first moment");
-ABSL_FLAG(double, beta2, 0.99, "the optimizer's decay of the second moment");
+ABSL_FLAG(double, beta1, 0.9,
+          "the optimizer's decay of the first moment; sgd's momentum; of muon its adamw's; not of adafactor");
+ABSL_FLAG(double, beta2, 0.99,
+          "the optimizer's decay of the second moment; lion's of its momentum; of muon its adamw's; not of "
+          "sgd and adafactor");
 ABSL_FLAG(
     double, eps, 0,
     "what adamw, muon's adamw, adamw8bit and lamb add to the root of the second moment; 0: 1e-8, lamb 1e-6");
@@ -183,12 +189,16 @@ void OptimizerFromFlags(GptRun& run) {
   run.adamw = {.beta1 = InRange(0, 1, "beta1", absl::GetFlag(FLAGS_beta1)),
                .beta2 = InRange(0, 1, "beta2", absl::GetFlag(FLAGS_beta2)),
                .weight_decay = InRange(0, 1e9, "weight_decay", absl::GetFlag(FLAGS_weight_decay))};
+  const std::string& name = run.optimizer;
+  WEFT_REQUIRE(!IsGiven("beta1") || name != "adafactor", "--beta1=", run.adamw.beta1,
+               ": expected --optimizer=adamw, sgd, lion, muon, lamb or adamw8bit, got ", name);
+  WEFT_REQUIRE(!IsGiven("beta2") || (name != "adafactor" && name != "sgd"), "--beta2=", run.adamw.beta2,
+               ": expected --optimizer=adamw, lion, muon, lamb or adamw8bit, got ", name);
   run.nesterov = absl::GetFlag(FLAGS_nesterov);
   WEFT_REQUIRE(run.nesterov || run.optimizer == "sgd", "--nesterov=false: expected --optimizer=sgd, got ",
                run.optimizer);
   run.eps = InRange(0, 1, "eps", absl::GetFlag(FLAGS_eps));
   if (run.eps == 0) return;
-  const std::string& name = run.optimizer;
   WEFT_REQUIRE(name == "adamw" || name == "muon" || name == "adamw8bit" || name == "lamb", "--eps=", run.eps,
                ": expected --optimizer=adamw, muon, adamw8bit or lamb, got ", name);
   run.adamw.eps = run.eps;
@@ -213,8 +223,12 @@ void RatesFromFlags(GptRun& run, double scale) {
   if (absl::GetFlag(FLAGS_warmup_shape) == "log") run.schedule.warmup = WarmupShape::kLog;
   WEFT_REQUIRE(run.schedule_lr != "one_cycle" || run.schedule.warmup == WarmupShape::kLinear,
                "--warmup_shape=log: expected linear with --schedule_lr=one_cycle, which grows as a cosine");
-  WEFT_REQUIRE(run.schedule_lr == "constant" || run.schedule.floor <= run.schedule.peak,
-               "--min_lr=", run.schedule.floor, ": expected at most --lr=", run.schedule.peak);
+  for (const char* flag : {"min_lr", "min_lr_ratio"}) {
+    WEFT_REQUIRE(run.schedule_lr != "constant" || !IsGiven(flag), "--", flag, "=",
+                 FlagNamed(flag).CurrentValue(), ": expected a --schedule_lr that falls, got constant");
+  }
+  WEFT_REQUIRE(run.schedule.floor <= run.schedule.peak, "--min_lr=", run.schedule.floor,
+               ": expected at most --lr=", run.schedule.peak);
 }
 
 void CheckDivisible(const GptRun& run) {
@@ -236,6 +250,8 @@ void DeviceFromFlags(GptRun& run) {
   run.device_options.cap_bytes =
       static_cast<int64_t>(1e9 * InRange(0, 1e6, "memory_gb", absl::GetFlag(FLAGS_memory_gb)));
   run.device_options.allow_tf32 = absl::GetFlag(FLAGS_tf32);
+  WEFT_REQUIRE(!run.device_options.allow_tf32 || absl::GetFlag(FLAGS_device) != "cpu",
+               "--tf32: expected a GPU, got --device=cpu");
   run.device_options.offload_folder = UserPath(absl::GetFlag(FLAGS_offload_folder));
 }
 

@@ -58,8 +58,8 @@ ABSL_FLAG(std::vector<std::string>, offload, {},
           "optimizer's, and "
           "gradients), parameters (and their state), activations; a list with commas");
 ABSL_FLAG(std::string, communication, "none",
-          "how gradients are summed over ranks: none (exactly), bf16, f16, int8, onebit, "
-          "\"topk(0.01)\", \"randomk(0.01)\", \"powersgd(2)\" (docs/compression.md)");
+          "how gradients are summed over ranks along dp, replica and shard: none (exactly), bf16, f16, int8, "
+          "onebit, \"topk(0.01)\", \"randomk(0.01)\", \"powersgd(2)\" (docs/compression.md)");
 ABSL_FLAG(bool, overlap, true, "communication of parameters and gradients runs beside computing");
 ABSL_FLAG(bool, lane_priority, false,
           "where communication shares a link, parameters go before gradients, a MiB at a time, and what "
@@ -126,14 +126,21 @@ Plan OffloadFromFlags() {
     if (what == "parameters") options.parameters = true;
     if (what == "activations") options.activations = true;
   }
-  if (absl::GetFlag(FLAGS_offload).empty()) return {};
-  return {{"", Offload(options)}};
+  if (!absl::GetFlag(FLAGS_offload).empty()) return {{"", Offload(options)}};
+  WEFT_REQUIRE(!IsGiven("offload_folder"), "--offload_folder=", FlagNamed("offload_folder").CurrentValue(),
+               ": expected --offload, too");
+  return {};
 }
 
 // What --communication says of all gradients.
-Plan CommunicationFromFlags() {
+Plan CommunicationFromFlags(const DeviceMesh& mesh) {
   const CommunicationMethod method = CommunicationMethod::Parse(absl::GetFlag(FLAGS_communication));
   if (method.is_none()) return {};
+  const bool sums = mesh.FindAxis("dp") >= 0 || mesh.FindAxis("replica") >= 0 || mesh.FindAxis("shard") >= 0;
+  // Of --mesh_choices, another may have such an axis.
+  WEFT_REQUIRE(sums || !absl::GetFlag(FLAGS_mesh_choices).empty(),
+               "--communication=", absl::GetFlag(FLAGS_communication), ": the mesh (", mesh.ToString(),
+               ") has no axis dp, replica or shard");
   return {{"", Communication(method.ToString())}};
 }
 
@@ -219,7 +226,7 @@ std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh,
       if (recompute != "auto" && recompute != name) continue;
       plans.push_back(
           {absl::StrCat("--recompute=", name),
-           made.Merge(RecomputePlan(name)).Merge(OffloadFromFlags()).Merge(CommunicationFromFlags())});
+           made.Merge(RecomputePlan(name)).Merge(OffloadFromFlags()).Merge(CommunicationFromFlags(mesh))});
     }
     return plans;
   }

@@ -5,6 +5,7 @@
 
 #include "absl/flags/reflection.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "dtensor/checkpoint/checkpoint.h"
 #include "dtensor/checkpoint/state/state.h"
 #include "dtensor/optim/loss_scale.h"
@@ -145,6 +146,30 @@ TEST(GptCheckpointTest, ASchedulesOwnWarmUpTakesThePlaceOfAnEarlierOne) {
                 Rates(flags, {"--schedule_lr=one_cycle", "--warmup_shape=log"}, restore);
               }),
               "--warmup_shape=log: expected linear with --schedule_lr=one_cycle, which grows as a cosine");
+  }
+}
+
+// Earlier versions took flags that mean nothing of the run's schedule or optimizer, and kept them.
+TEST(GptCheckpointTest, WhatMeansNothingOfARunThatGoesOnIsNotTaken) {
+  const SafetensorsMetadata constant =
+      Saved({"--lr=6e-4", "--schedule_lr=constant", "--min_lr=1e-4", "--min_lr_ratio=0.5"});
+  const SafetensorsMetadata falls = Saved({"--lr=6e-4", "--min_lr=1e-4"});
+  for (const Restore restore : {&RestoreGptRun, &RestoreGptFlags}) {
+    EXPECT_DOUBLE_EQ(Rates(constant, {}, restore).peak, 6e-4);
+    EXPECT_DOUBLE_EQ(Rates(constant, {"--schedule_lr=linear"}, restore).floor, 1e-4);
+    EXPECT_DOUBLE_EQ(Rates(falls, {"--schedule_lr=constant"}, restore).peak, 6e-4);
+    // Nor does a policy make a floor of a rate that stays.
+    for (const SafetensorsMetadata& flags : {constant, Saved({"--lr=6e-4", "--schedule_lr=constant"})}) {
+      EXPECT_DOUBLE_EQ(Rates(flags, {"--batch=24", "--batch_policy=linear"}, restore).peak, 1.2e-3);
+    }
+    EXPECT_EQ(InvalidArgumentMessage([&] {
+                Rates(falls, {"--schedule_lr=constant", "--min_lr=1e-4"}, restore);
+              }),
+              "--min_lr=0.0001: expected a --schedule_lr that falls, got constant");
+    for (const char* optimizer : {"--optimizer=sgd --beta2=0.5", "--optimizer=adafactor --beta1=0.5"}) {
+      const Arguments arguments = absl::StrSplit(optimizer, ' ');
+      EXPECT_EQ(MessageOf([&] { Rates(Saved(arguments), {}, restore); }), "no error") << optimizer;
+    }
   }
 }
 

@@ -316,6 +316,9 @@ TEST(GptDeepSpeedTest, WhatTheCommandLineReplacesTakesWithItWhatIsItsAlone) {
   EXPECT_EQ(run_of(adam, "--optimizer=lion").eps, 0);
   const std::string betas = R"("optimizer": {"type": "Adam", "params": {"lr": 0.5, "betas": [0.5, 0.75]}})";
   EXPECT_EQ(run_of(betas, "--optimizer=lion").adamw.beta1, 0.5);
+  EXPECT_EQ(run_of(betas, "--optimizer=sgd").adamw.beta1, 0.5);
+  EXPECT_EQ(run_of(betas, "--optimizer=sgd").adamw.beta2, 0.99);
+  EXPECT_EQ(run_of(betas, "--optimizer=adafactor").adamw.beta1, 0.9);
 
   const std::string log = R"("scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.5}})";
   EXPECT_EQ(run_of(log, "--schedule_lr=wsd").schedule.warmup, WarmupShape::kLog);
@@ -326,6 +329,11 @@ TEST(GptDeepSpeedTest, WhatTheCommandLineReplacesTakesWithItWhatIsItsAlone) {
   EXPECT_EQ(run_of(decay, "--min_lr_ratio=0.25").schedule.floor, 0.125);
   EXPECT_EQ(run_of(decay, "--min_lr_ratio=-1").schedule.floor, 0);
   EXPECT_EQ(run_of(decay, "--min_lr=0.0625").schedule.floor, 0.0625);
+  EXPECT_EQ(run_of(decay, "--schedule_lr=constant").schedule.peak, 0.5);
+  const std::string cosine =
+      R"("scheduler": {"type": "WarmupCosineLR", "params": {"warmup_num_steps": 9, "total_num_steps": 50}},
+         "optimizer": {"type": "AdamW", "params": {"lr": 0.5}})";
+  EXPECT_EQ(run_of(cosine, "--schedule_lr=constant").schedule.peak, 0.5);
 
   const std::string zero =
       R"("zero_optimization": {"stage": 2, "reduce_bucket_size": 1048576, "overlap_comm": false,
@@ -341,6 +349,21 @@ TEST(GptDeepSpeedTest, WhatTheCommandLineReplacesTakesWithItWhatIsItsAlone) {
       R"({"train_batch_size": 16, "zero_optimization": {"reduce_bucket_size": 1048576}})";
   EXPECT_EQ(FlagsOf(buckets, "dp=2", "ddp").count("bucket_mb"), 1u);
   EXPECT_EQ(FlagsOf(buckets, "dp=2", "own.json").count("bucket_mb"), 0u);
+}
+
+// The folder of what is offloaded goes with that; a plan of one's own may offload, and keeps it.
+TEST(GptDeepSpeedTest, TheFolderIsOfWhatIsOffloaded) {
+  const std::string nvme = R"({"train_batch_size": 16,
+      "zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": "/nvme"}}})";
+  Flags others = {
+      {"mesh", "dp=2"}, {"mesh_choices", ""}, {"backend", "local"}, {"device", "cpu"}, {"offload", ""}};
+  const auto value_of = [&](absl::string_view flag) { return others[std::string(flag)]; };
+  const auto is_given = [](absl::string_view flag) { return flag == "offload"; };
+  EXPECT_THAT(GptFlagsFromDeepSpeed(nvme, {.value_of = value_of, .is_given = is_given}),
+              testing::Not(testing::Contains(testing::Field(&FlagValue::flag, "offload_folder"))));
+  EXPECT_EQ(FlagsOf(nvme, "dp=2", "ddp").at("offload_folder"), "/nvme");
+  EXPECT_EQ(FlagsOf(nvme, "dp=2", "own.json").count("offload"), 0u);
+  EXPECT_EQ(FlagsOf(nvme, "dp=2", "own.json").at("offload_folder"), "/nvme");
 }
 
 // Through the program's own door: the file is known by its keys, and the command line counts.

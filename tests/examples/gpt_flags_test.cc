@@ -305,6 +305,20 @@ TEST(GptFlagsTest, MistakesAreOneClearLine) {
   EXPECT_EQ(MessageOf({"--log_format=xml"}).substr(0, 17), "--log_format=xml:");
 }
 
+// A flag that would change nothing is refused.
+TEST(GptFlagsTest, WhatMeansNothingIsAMistake) {
+  EXPECT_EQ(MessageOf({"--mesh=tp=2", "--communication=int8"}),
+            "--communication=int8: the mesh (tp=2) has no axis dp, replica or shard");
+  EXPECT_EQ(RunOf({"--mesh_choices=dp=4096;tp=1", "--communication=int8"}).mesh, DeviceMesh::Parse("tp=1"));
+  EXPECT_EQ(MessageOf({"--device=cpu", "--tf32"}), "--tf32: expected a GPU, got --device=cpu");
+  EXPECT_TRUE(RunOf({"--tf32"}).device_options.allow_tf32);
+  EXPECT_EQ(MessageOf({"--offload_folder=/nowhere"}), "--offload_folder=/nowhere: expected --offload, too");
+  const std::string path = testing::TempDir() + "/offload_plan.json";
+  std::ofstream(path) << Plan{{"", Offload({.state = true})}}.ToJson();
+  EXPECT_EQ(RunOf({"--offload_folder=/nowhere", "--plan=" + path}).device_options.offload_folder, "/nowhere");
+  std::remove(path.c_str());
+}
+
 TEST(GptFlagsTest, EveryFlagIsInTheHelp) {
   const std::string help = FlagsHelp(TrainGptUsage());
   const std::string flags =

@@ -23,6 +23,18 @@ TEST(GptOptimizerFlagsTest, EpsIsOfOptimizersThatHaveOne) {
   EXPECT_EQ(MessageOf({"--eps=1"}), "--eps=1: expected at least 0 and below 1");
 }
 
+TEST(GptOptimizerFlagsTest, BetasAreOfOptimizersThatHaveThem) {
+  EXPECT_EQ(MessageOf({"--beta1=0.5", "--optimizer=adafactor"}),
+            "--beta1=0.5: expected --optimizer=adamw, sgd, lion, muon, lamb or adamw8bit, got adafactor");
+  for (const std::string name : {"adafactor", "sgd"}) {
+    EXPECT_EQ(MessageOf({"--beta2=0.9", "--optimizer=" + name}),
+              "--beta2=0.9: expected --optimizer=adamw, lion, muon, lamb or adamw8bit, got " + name);
+  }
+  EXPECT_EQ(RunOf({"--beta1=0.5", "--optimizer=sgd"}).adamw.beta1, 0.5);
+  // The defaults, as a file of --print_config names them.
+  EXPECT_EQ(RunOf({"--beta1=0.9", "--beta2=0.99", "--optimizer=adafactor"}).optimizer, "adafactor");
+}
+
 // Every shape of a schedule has the warm-up that is asked for, but one_cycle, which has its own.
 TEST(GptOptimizerFlagsTest, TheWarmUpHasAShape) {
   for (const char* shape : {"cosine", "linear", "wsd", "warm_restarts", "constant"}) {
@@ -103,6 +115,10 @@ TEST(GptOptimizerFlagsTest, TheFloorOfTheRate) {
   EXPECT_EQ(floor({"--lr=0.5", "--min_lr_ratio=0.25", "--min_lr=0.25"}), 0.25);
   EXPECT_EQ(MessageOf({"--lr=5e-5", "--min_lr=6e-5"}), "--min_lr=6e-05: expected at most --lr=5e-05");
   EXPECT_EQ(MessageOf({"--lr=5e-5", "--min_lr=1e-4"}), "--min_lr=0.0001: expected at most --lr=5e-05");
+  for (const std::string given : {"--min_lr=0.0001", "--min_lr_ratio=0.25"}) {
+    EXPECT_EQ(MessageOf({"--schedule_lr=constant", given}),
+              given + ": expected a --schedule_lr that falls, got constant");
+  }
 }
 
 }  // namespace
