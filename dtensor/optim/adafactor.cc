@@ -45,6 +45,7 @@ Adafactor::Adafactor(std::vector<Parameter*> parameters, const AdafactorOptions&
     : Optimizer(std::move(parameters), "Adafactor", options.groups), options_(options) {
   RequireNoBetas(options.groups, "Adafactor");
   RequireNoMatrices(options.groups, "Adafactor");
+  RequireDecay(options.weight_decay, "Adafactor");
   WEFT_REQUIRE(options.d >= 1, "Adafactor: expected a d of 1 or more, got ", options.d);
   WEFT_REQUIRE(options.beta2_decay <= 0, "Adafactor: expected a beta2_decay of 0 or less, got ",
                options.beta2_decay);

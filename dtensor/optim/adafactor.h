@@ -45,7 +45,7 @@ struct AdafactorOptions {
 
 class Adafactor : public Optimizer {
  public:
-  // Errors: InvalidArgument as ResolveGroups, for a group that sets a beta or a matrix, for a d below 1, a
+  // Errors: InvalidArgument as ResolveGroups and RequireDecay, for a group that sets a beta or a matrix, for a d below 1, a
   //         beta2_decay above 0.
   Adafactor(std::vector<Parameter*> parameters, const AdafactorOptions& options);
 

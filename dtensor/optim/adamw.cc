@@ -16,6 +16,7 @@ AdamW::AdamW(std::vector<Parameter*> parameters, const AdamWOptions& options, ab
     : Optimizer(std::move(parameters), name, options.groups), options_(options) {
   RequireBetas(options.beta1, options.beta2, name);
   RequireEps(options.eps, name);
+  RequireDecay(options.weight_decay, name);
   const auto keeps_index = [&](int i) { return keeps(*this->parameters()[i], group(i)); };
   first_ = MakeMoment(keeps_index);
   second_ = MakeMoment(keeps_index);

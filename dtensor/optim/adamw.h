@@ -37,7 +37,7 @@ struct AdamWOptions {
 
 class AdamW : public Optimizer {
  public:
-  // Errors: InvalidArgument as ResolveGroups, RequireBetas and RequireEps, and for a group that sets a matrix.
+  // Errors: InvalidArgument as ResolveGroups, RequireBetas, RequireEps and RequireDecay, and for a group that sets a matrix.
   AdamW(std::vector<Parameter*> parameters, const AdamWOptions& options);
 
  protected:

@@ -14,6 +14,7 @@ Lamb::Lamb(std::vector<Parameter*> parameters, const LambOptions& options)
   RequireNoMatrices(options.groups, "Lamb");
   RequireBetas(options.beta1, options.beta2, "Lamb");
   RequireEps(options.eps, "Lamb");
+  RequireDecay(options.weight_decay, "Lamb");
   for (size_t i = 0; i < this->parameters().size(); ++i) {
     const ParameterGroup& group = this->group(static_cast<int>(i));
     rates_.Add({.beta1 = group.beta1.value_or(options.beta1), .beta2 = group.beta2.value_or(options.beta2)});

@@ -35,7 +35,7 @@ struct LambOptions {
 
 class Lamb : public Optimizer {
  public:
-  // Errors: InvalidArgument as ResolveGroups, RequireBetas and RequireEps, and for a group that sets a matrix.
+  // Errors: InvalidArgument as ResolveGroups, RequireBetas, RequireEps and RequireDecay, and for a group that sets a matrix.
   Lamb(std::vector<Parameter*> parameters, const LambOptions& options);
 
  protected:

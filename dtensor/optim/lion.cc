@@ -9,6 +9,7 @@ Lion::Lion(std::vector<Parameter*> parameters, const LionOptions& options)
     : Optimizer(std::move(parameters), "Lion", options.groups), options_(options), momentum_(MakeMoment()) {
   RequireNoMatrices(options.groups, "Lion");
   RequireBetas(options.beta1, options.beta2, "Lion");
+  RequireDecay(options.weight_decay, "Lion");
 }
 
 void Lion::Update(absl::Span<const int> indices, double lr, const DTensor& scale) {

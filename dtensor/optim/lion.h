@@ -31,7 +31,7 @@ struct LionOptions {
 
 class Lion : public Optimizer {
  public:
-  // Errors: InvalidArgument as ResolveGroups and RequireBetas, and for a group that sets a matrix.
+  // Errors: InvalidArgument as ResolveGroups, RequireBetas and RequireDecay, and for a group that sets a matrix.
   Lion(std::vector<Parameter*> parameters, const LionOptions& options);
 
  protected:

@@ -64,6 +64,7 @@ Muon::Muon(std::vector<Parameter*> parameters, const MuonOptions& options)
             [](const Parameter&, const ParameterGroup& group) { return !group.matrix; }),
       options_(options),
       momentum_(MakeMoment([this](int i) { return !keeps_moments(i); })) {
+  RequireDecay(options.weight_decay, "Muon");
   WEFT_REQUIRE(options.momentum >= 0 && options.momentum < 1,
                "Muon: expected a momentum of at least 0 and below 1, got ", options.momentum);
   for (size_t i = 0; i < this->parameters().size(); ++i) {

@@ -60,8 +60,9 @@ struct MuonOptions {
 
 class Muon : public AdamW {
  public:
-  // Errors: InvalidArgument as ResolveGroups, and, of `adamw`, RequireBetas and RequireEps; for a matrix with another
-  //         number of letters than the parameter has dims; for groups in `adamw`; for a momentum outside [0, 1).
+  // Errors: InvalidArgument as ResolveGroups and RequireDecay, and, of `adamw`, RequireBetas, RequireEps and RequireDecay;
+  //         for a matrix with another number of letters than the parameter has dims; for groups in `adamw`; for a momentum
+  //         outside [0, 1).
   Muon(std::vector<Parameter*> parameters, const MuonOptions& options);
 
  protected:

@@ -162,6 +162,10 @@ void RequireEps(double eps, absl::string_view optimizer) {
   CheckField(optimizer, "the options have", "eps", eps, kNoLimit);
 }
 
+void RequireDecay(double weight_decay, absl::string_view optimizer) {
+  CheckField(optimizer, "the options have", "weight_decay", weight_decay, kNoLimit);
+}
+
 void RequireNoBetas(absl::Span<const ParameterGroup> groups, absl::string_view optimizer) {
   for (const ParameterGroup& group : groups) {
     WEFT_REQUIRE(!group.beta1 && !group.beta2, optimizer, ": parameter group '", group.path,

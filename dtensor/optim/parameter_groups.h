@@ -48,10 +48,11 @@ std::vector<ParameterGroup> ResolveGroups(const std::vector<Parameter*>& paramet
                                           absl::string_view optimizer);
 
 // What an optimizer's own options say, which holds where no group says otherwise.
-// Errors: InvalidArgument, starting with `optimizer`, for a beta that is not at least 0 and below 1, and for an eps that is
-//         below 0 or not finite: parameters would be NaN after the first update.
+// Errors: InvalidArgument, starting with `optimizer`, for a beta that is not at least 0 and below 1, and for an eps or a
+//         decay that is below 0 or not finite: parameters would be NaN, or grow with every update.
 void RequireBetas(double beta1, double beta2, absl::string_view optimizer);
 void RequireEps(double eps, absl::string_view optimizer);
+void RequireDecay(double weight_decay, absl::string_view optimizer);
 
 // For optimizers without betas, and those that know no matrices.
 // Errors: InvalidArgument, starting with `optimizer`, for a group that sets one.

@@ -9,6 +9,9 @@ Sgd::Sgd(std::vector<Parameter*> parameters, const SgdOptions& options)
     : Optimizer(std::move(parameters), "Sgd", options.groups), options_(options) {
   RequireNoBetas(options.groups, "Sgd");
   RequireNoMatrices(options.groups, "Sgd");
+  RequireDecay(options.weight_decay, "Sgd");
+  WEFT_REQUIRE(options.momentum >= 0 && options.momentum < 1,
+               "Sgd: expected a momentum of at least 0 and below 1, got ", options.momentum);
   WEFT_REQUIRE(!options.nesterov || options.momentum != 0, "Sgd: nesterov needs a momentum, got 0");
   if (options.momentum != 0) momentum_ = MakeMoment();
 }

@@ -28,8 +28,8 @@ struct SgdOptions {
 
 class Sgd : public Optimizer {
  public:
-  // Errors: InvalidArgument as ResolveGroups, and for a group that sets a beta or a matrix, or nesterov without
-  //         a momentum.
+  // Errors: InvalidArgument as ResolveGroups and RequireDecay, and for a group that sets a beta or a matrix, a momentum
+  //         outside [0, 1), or nesterov without a momentum.
   Sgd(std::vector<Parameter*> parameters, const SgdOptions& options);
 
  protected:

@@ -150,6 +150,7 @@ ImageRun RunFromFlags(const ImageProgram& program) {
                ": expected 1 to --batch=", run.batch);
   WEFT_REQUIRE(run.steps >= 0, "--steps=", run.steps, ": expected at least 0");
   WEFT_REQUIRE(run.lr >= 0 && std::isfinite(run.lr), "--lr=", run.lr, ": expected a number of at least 0");
+  InRange(0, 1e9, "weight_decay", run.weight_decay);
   WEFT_REQUIRE(run.eval_every >= 0, "--eval_every=", run.eval_every, ": expected at least 0");
   WEFT_REQUIRE(run.log_every >= 1, "--log_every=", run.log_every, ": expected at least 1");
   WEFT_REQUIRE(run.check_replicas >= 0, "--check_replicas=", run.check_replicas, ": expected at least 0");

@@ -172,6 +172,9 @@ for program in "${programs[@]}"; do
   expect_error "--steps=-1: expected at least 0" --steps=-1
   expect_error "--batch=1: expected at least 2 images" --batch=1
   expect_error "--lr=-1: expected a number of at least 0" --lr=-1
+  for decay in -1 nan; do
+    expect_error "--weight_decay=$decay: expected at least 0 and below 1e+09" --weight_decay=$decay
+  done
   expect_error "--eval_every=-1: expected at least 0" --eval_every=-1
   expect_error "--check_replicas=-1: expected at least 0" --check_replicas=-1
   expect_error "--log_every=0: expected at least 1" --log_every=0

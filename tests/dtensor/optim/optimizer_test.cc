@@ -5,6 +5,7 @@
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/module.h"
+#include "dtensor/optim/adafactor.h"
 #include "dtensor/optim/adamw.h"
 #include "dtensor/optim/adamw_8bit.h"
 #include "dtensor/optim/clip.h"
@@ -172,6 +173,39 @@ TEST(OptimizerTest, BetasAndEpsOfTheOptionsAreChecked) {
     EXPECT_EQ(InvalidArgumentMessage([&] { Lamb(all, {.eps = INFINITY}); }),
               "Lamb: the options have eps inf: expected at least 0");
     EXPECT_EQ(MessageOf([&] { AdamW(all, {.beta1 = 0, .beta2 = 0, .eps = 0}); }), "no error");
+  });
+}
+
+// A decay below 0 lets weights grow with every update, and one that is NaN makes them so in the first.
+TEST(OptimizerTest, DecayAndMomentumOfTheOptionsAreChecked) {
+  OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
+    Model model;
+    model.Lay(context, {"[-, -]", "[-]", "[-]"}, DType::kF32);
+    const std::vector<Parameter*> all = model.AllParameters();
+    const std::string expected = ": expected at least 0";
+    EXPECT_EQ(InvalidArgumentMessage([&] { AdamW(all, {.weight_decay = -1}); }),
+              "AdamW: the options have weight_decay -1" + expected);
+    EXPECT_EQ(InvalidArgumentMessage([&] { AdamW(all, {.weight_decay = NAN}); }),
+              "AdamW: the options have weight_decay nan" + expected);
+    EXPECT_EQ(InvalidArgumentMessage([&] { AdamW8Bit(all, {.weight_decay = INFINITY}); }),
+              "AdamW8Bit: the options have weight_decay inf" + expected);
+    EXPECT_EQ(InvalidArgumentMessage([&] { Lamb(all, {.weight_decay = -0.5}); }),
+              "Lamb: the options have weight_decay -0.5" + expected);
+    EXPECT_EQ(InvalidArgumentMessage([&] { Lion(all, {.weight_decay = -0.5}); }),
+              "Lion: the options have weight_decay -0.5" + expected);
+    EXPECT_EQ(InvalidArgumentMessage([&] { Adafactor(all, {.weight_decay = -0.5}); }),
+              "Adafactor: the options have weight_decay -0.5" + expected);
+    EXPECT_EQ(InvalidArgumentMessage([&] { Sgd(all, {.weight_decay = -0.5}); }),
+              "Sgd: the options have weight_decay -0.5" + expected);
+    EXPECT_EQ(InvalidArgumentMessage([&] { Muon(all, {.weight_decay = -0.5}); }),
+              "Muon: the options have weight_decay -0.5" + expected);
+    EXPECT_EQ(InvalidArgumentMessage([&] { Muon(all, {.adamw = {.weight_decay = -2}}); }),
+              "Muon: the options have weight_decay -2" + expected);
+    EXPECT_EQ(InvalidArgumentMessage([&] { Sgd(all, {.momentum = 1}); }),
+              "Sgd: expected a momentum of at least 0 and below 1, got 1");
+    EXPECT_EQ(InvalidArgumentMessage([&] { Sgd(all, {.momentum = -0.5, .nesterov = true}); }),
+              "Sgd: expected a momentum of at least 0 and below 1, got -0.5");
+    EXPECT_EQ(MessageOf([&] { Sgd(all, {.momentum = 0, .weight_decay = 0}); }), "no error");
   });
 }
 
