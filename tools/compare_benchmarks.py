@@ -10,7 +10,8 @@ several outputs the median counts: run each build three times, the builds in tur
 or another file that --write has made, or outputs of another build.
 
 Prints figure, baseline, now and their ratio. Exits 1 if a figure is worse than its tolerance. The unit says which way is
-worse; TOLERANCES, by how much it may be. A figure of an unknown unit, or that only one side has, is shown and not judged.
+worse; TOLERANCES, by how much it may be. A figure of an unknown unit, or that only one side has, is shown and not judged;
+the last line counts them.
 """
 
 import argparse
@@ -23,8 +24,9 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
-LESS_IS_BETTER = ["ns", "us", "ms", "s", "B", "MiB", "% of step", "exponent"]
-MORE_IS_BETTER = ["tokens/s", "GFLOP/s", "TFLOP/s", "GB/s"]
+LESS_IS_BETTER = ["ns", "us", "ms", "s", "B", "MB", "MiB", "nats", "% of step", "exponent"]
+MORE_IS_BETTER = ["tokens/s", "GFLOP/s", "TFLOP/s", "MB/s", "GB/s"]
+NO_DIRECTION = ["ratio"]  # of some figures of `overlap` more is better, of others less
 
 # How much worse a figure may be, as a fraction of the baseline; the first that fits its name and unit counts.
 TOLERANCES = [
@@ -32,6 +34,8 @@ TOLERANCES = [
     ("*/grad_peak", "B", 0.2),  # how many gradients wait to be reduced at once depends on the hour
     ("*", "MiB", 0.03),  # other memory hardly does
     ("*", "B", 0.03),
+    ("*", "MB", 0.03),  # nor what moves
+    ("*", "nats", 0.01),  # what a run has learnt
     ("*gloo*", "*", 0.5),  # processes beside each other on few cores: windows differ by half
     ("*mpi*", "*", 0.5),
     ("*", "% of step", 0.5),  # a small part of a step
@@ -125,6 +129,8 @@ def write(path, figures):
 
 def verdict(name, unit, before, now):
     """What became of a figure: "", "better", "WORSE, ..." or why it is not judged."""
+    if unit in NO_DIRECTION:
+        return "not judged: no direction"
     if unit not in LESS_IS_BETTER + MORE_IS_BETTER:
         return "not judged: unknown unit"
     if unit == "exponent":
@@ -144,7 +150,7 @@ def verdict(name, unit, before, now):
 
 def compare(before, now):
     """Prints the table; returns the names of what is worse."""
-    worse = []
+    worse, unjudged = [], 0
     width = max(map(len, now), default=0)
     print(f"{'figure':<{width}} {'baseline':>10} {'now':>10} {'unit':<9} {'ratio':>6}")
     for name in sorted(now):
@@ -155,13 +161,16 @@ def compare(before, now):
         old, old_unit, _ = before[name]
         if old_unit != unit:
             print(f"{name:<{width}} {old:>10.4g} {value:>10.4g} {unit:<9} {'-':>6}  not judged: the baseline is in {old_unit}")
+            unjudged += 1
             continue
         word = verdict(name, unit, old, value)
         worse += [name] * word.startswith("WORSE")
+        unjudged += word.startswith("not judged")
         ratio = f"{value / old:.2f}" if old else "-"
         print(f"{name:<{width}} {old:>10.4g} {value:>10.4g} {unit:<9} {ratio:>6}  {word}".rstrip())
-    missing = len(set(before) - set(now))
-    print(f"{len(now)} figures, {len(worse)} worse" + (f"; {missing} of the baseline were not measured" if missing else ""))
+    counts = [(unjudged, "not judged"), (len(set(now) - set(before)), "without a baseline"),
+              (len(set(before) - set(now)), "of the baseline were not measured")]
+    print("; ".join([f"{len(now)} figures, {len(worse)} worse"] + [f"{count} {what}" for count, what in counts if count]))
     return worse
 
 

@@ -1,11 +1,14 @@
-"""tools/compare_benchmarks.py on figures that are made up. Argument: that program."""
+"""tools/compare_benchmarks.py on figures that are made up, and the units of the tree's. Argument: that program."""
 
 import contextlib
 import datetime
+import glob
 import importlib.util
 import io
 import json
 import os
+import pathlib
+import re
 import sys
 import tempfile
 import unittest
@@ -56,22 +59,40 @@ class CompareBenchmarksTest(unittest.TestCase):
             "dispatch/add/1d        200        250 ns          1.25  WORSE, by 15% at most",
             "kernels/gelu            20         19 GB/s        0.95",
             "new                      -          3 ms             -  no baseline",
-            "3 figures, 1 worse; 1 of the baseline were not measured",
+            "3 figures, 1 worse; 1 without a baseline; 1 of the baseline were not measured",
         ])
 
     def test_which_way_is_worse(self):
-        for unit in ["ns", "us", "ms", "s"]:
+        for unit in ["ns", "us", "ms", "s", "MB", "nats"]:
             self.assertEqual(self.compare_one(unit, 100, 116)[0], 1, unit)
-            self.assertEqual(self.compare_one(unit, 100, 114)[0], 0, unit)
+            self.assertEqual(self.compare_one(unit, 100, 100.9)[0], 0, unit)
             self.assertEqual(self.compare_one(unit, 100, 50)[0], 0, unit)
-        for unit in ["tokens/s", "GFLOP/s", "TFLOP/s", "GB/s"]:
+        for unit in ["ns", "us", "ms", "s"]:
+            self.assertEqual(self.compare_one(unit, 100, 114)[0], 0, unit)
+        for unit in ["tokens/s", "GFLOP/s", "TFLOP/s", "MB/s", "GB/s"]:
             self.assertEqual(self.compare_one(unit, 116, 100)[0], 1, unit)
             self.assertEqual(self.compare_one(unit, 114, 100)[0], 0, unit)
             self.assertEqual(self.compare_one(unit, 50, 100)[0], 0, unit)
 
+    def test_every_unit_of_the_benchmarks_is_known(self):
+        def units(names, pattern):
+            texts = [pathlib.Path(name).read_text(encoding="utf-8") for name in names]
+            return {unit for text in texts for found in re.findall(pattern, text) for unit in re.findall(r'"([^"]*)"', found)}
+        sources = glob.glob("benchmarks/*.cc") + glob.glob("benchmarks/kernels/*.cc")
+        in_sources = units(sources, r"\.unit = ([^,;}]*)")
+        self.assertLessEqual({"% of step", "us", "GB/s", "MB/s", "tokens/s", "TFLOP/s"}, in_sources)
+        in_reports = units(["benchmarks/overlap_report.py"], r'"unit": ("[^"]*")')
+        in_reports |= units(["benchmarks/compression_report.py"], r' figure\(f"[^"]*", [^"]*("[^"]*")')
+        self.assertEqual(in_reports, {"ratio", "MB", "ms", "nats"})
+        known = compare_benchmarks.LESS_IS_BETTER + compare_benchmarks.MORE_IS_BETTER + compare_benchmarks.NO_DIRECTION
+        self.assertLessEqual(in_sources | in_reports, set(known))
+
     def test_tolerances(self):
         self.assertEqual(self.compare_one("MiB", 100, 104)[0], 1)
         self.assertEqual(self.compare_one("MiB", 100, 102)[0], 0)
+        self.assertEqual(self.compare_one("MB", 100, 104, "compression/int8/bytes")[0], 1)
+        self.assertEqual(self.compare_one("MB", 100, 102, "compression/int8/bytes")[0], 0)
+        self.assertEqual(self.compare_one("nats", 1, 1.02, "compression/int8/val_loss")[0], 1)
         self.assertEqual(self.compare_one("B", 100, 104, "memory/ddp/peak")[0], 1)
         self.assertEqual(self.compare_one("B", 100, 102, "memory/ddp/peak")[0], 0)
         self.assertEqual(self.compare_one("B", 100, 119, "memory/ddp/grad_peak")[0], 0)
@@ -85,10 +106,14 @@ class CompareBenchmarksTest(unittest.TestCase):
     def test_verdicts(self):
         self.assertEqual(self.compare_one("ns", 100, 80)[1], "better")
         self.assertEqual(self.compare_one("parsecs", 100, 500)[:2], (0, "not judged: unknown unit"))
+        result, word, lines = self.compare_one("ratio", 1, 5, "overlap/ddp/step")
+        self.assertEqual((result, word), (0, "not judged: no direction"))
+        self.assertEqual(lines[-1], "1 figures, 0 worse; 1 not judged")
         self.assertEqual(self.compare_one("ns", 0, 5)[:2], (0, "not judged: no ratio"))
         result, lines = self.run_tool("--baseline=" + self.file("before", line("x", 1, "us")), self.file("now", line("x", 900, "ns")))
         self.assertEqual(result, 0)
         self.assertTrue(lines[1].endswith("not judged: the baseline is in us"), lines[1])
+        self.assertEqual(lines[2], "1 figures, 0 worse; 1 not judged")
 
     def test_median_of_several_outputs(self):
         before = [self.file(f"before{i}", line("x", value, "ns")) for i, value in enumerate([100, 900, 90])]
