@@ -306,7 +306,7 @@ void ReportAll(const std::vector<Measured>& ranks, const Rates& rates, int64_t a
 }
 
 int Run() {
-  std::string parent = absl::GetFlag(FLAGS_folder);
+  std::string parent = UserPath(absl::GetFlag(FLAGS_folder));
   if (parent.empty()) parent = std::filesystem::temp_directory_path().string();
   const std::string folder = absl::StrCat(parent, "/weft_checkpoint.", getpid());
   std::vector<Measured> ranks(2);

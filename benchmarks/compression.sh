@@ -56,7 +56,7 @@ fi
 train=$(realpath "$1")
 weft_run=$(realpath "$2")
 report=$(realpath "$3")
-data=$(realpath "${BUILD_WORKSPACE_DIRECTORY:-.}")
+export BUILD_WORKING_DIRECTORY=${BUILD_WORKING_DIRECTORY:-$PWD}  # which paths among the flags are taken from
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 cd "$dir" || exit 1
@@ -84,7 +84,7 @@ for i in "${!all[@]}"; do
   method=${all[i]}
   [[ $link != true ]] || on_link "$i" "$method"
   for ((seed = 0; seed < seeds && train_steps > 0; seed++)); do
-    BUILD_WORKING_DIRECTORY=$data "$train" --mesh=dp=2 "--communication=$method" "--steps=$train_steps" "--seed=$((1337 + seed))" --sample=0 \
+    "$train" --mesh=dp=2 "--communication=$method" "--steps=$train_steps" "--seed=$((1337 + seed))" --sample=0 \
       --log_format=json "${flags[@]}" >"$i.run.$seed.json" 2>run.err || { echo "error: $method: $(tail -1 run.err)" >&2; exit 1; }
   done
   python3 "$report" figures "$method" "$i" || exit 1

@@ -17,7 +17,7 @@
 #   overlap/PLAN/own_pieces   step shaped / step with collectives that fill their outputs from the rank's own pieces
 #   overlap/PLAN/inline       step shaped / step unshaped, without overlap: what a wait for every collective costs
 #
-# With --peer, a Python that has PyTorch, its DDP or FSDP2 trains the same model on the same link in turn, with its default sizes
+# With --peer, a Python that has PyTorch (a name, or a path from where you stand), its DDP or FSDP2 trains the same model on the same link in turn, with its default sizes
 # and with ours, and there are besides, of the better of the two:
 #
 #   overlap/PLAN/peer_exposed, /peer_step    as above; the bytes are those on the cable
@@ -58,6 +58,12 @@ for number in "rate=$rate" "steps=$steps" "pairs=$pairs"; do
 done
 [[ -z $traces || $traces == /* ]] || traces=${BUILD_WORKING_DIRECTORY:-$PWD}/$traces
 [[ -z $traces || -d $traces ]] || { echo "error: --traces=$traces: expected a folder that exists" >&2; exit 1; }
+case $peer in
+  "" | /*) ;;
+  */*) peer=${BUILD_WORKING_DIRECTORY:-$PWD}/$peer ;;
+  *) peer=$(command -v "$peer" || echo "$peer") ;;
+esac
+[[ -z $peer || -f $peer && -x $peer ]] || { echo "error: --peer=$peer: expected a Python, there is no such program" >&2; exit 1; }
 [[ $steps -ge 4 ]] || { echo "error: --steps=$steps: expected 4 or more, the first three are not counted" >&2; exit 1; }
 
 . benchmarks/shaped_link.sh
@@ -71,7 +77,6 @@ weft_run=$(realpath "$2")
 report=$(realpath "$3")
 own_pieces=$(realpath "$4")
 peer_script=$(realpath benchmarks/peers/pytorch_overlap.py)
-[[ -z $peer ]] || peer=$(realpath --no-symlinks "$peer")
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 cd "$dir" || exit 1

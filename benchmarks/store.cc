@@ -91,11 +91,11 @@ int Run() {
   MeasureCalls("file", file);
   std::filesystem::remove_all(folder);
   MeasureTcp("tcp", std::nullopt);
-  const std::string ca = absl::GetFlag(FLAGS_ca);
+  const std::string ca = UserPath(absl::GetFlag(FLAGS_ca));
   if (ca.empty()) return 0;
   MeasureTcp("tcp_mtls", StoreTls{.ca_file = ca,
-                                  .certificate_file = absl::GetFlag(FLAGS_certificate),
-                                  .key_file = absl::GetFlag(FLAGS_key)});
+                                  .certificate_file = UserPath(absl::GetFlag(FLAGS_certificate)),
+                                  .key_file = UserPath(absl::GetFlag(FLAGS_key))});
   return 0;
 }
 

@@ -14,9 +14,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
+#include "runtime/base/flag_values.h"
 #include "runtime/base/flags.h"
 #include "tools/faults/chaos_run.h"
 
@@ -52,12 +54,13 @@ ABSL_FLAG(std::string, train_flags,
           "--log_format=json come after them");
 ABSL_FLAG(std::string, folder, "",
           "where checkpoints and logs go, and stay; empty: one that is removed at the end");
-ABSL_FLAG(std::string, weft_run, "tools/weft_run", "the launcher");
-ABSL_FLAG(std::string, train_gpt, "examples/train_gpt", "the program");
+ABSL_FLAG(std::string, weft_run, "tools/weft_run",
+          "the launcher: this tree's, or another by a path from where you stand");
+ABSL_FLAG(std::string, train_gpt, "examples/train_gpt", "the program, likewise");
 ABSL_FLAG(std::string, libfaketime, "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
           "the library by which clocks jump, of the package libfaketime");
 ABSL_FLAG(std::string, cut_writes, "tools/faults/libcut_writes.so",
-          "the library by which writes are cut short, of this tree");
+          "the library by which writes are cut short, likewise");
 ABSL_FLAG(
     bool, hold_targets, false,
     "also exit with 1 if a step came later after a fault than the target of its kind (docs/elastic.md); of "
@@ -120,16 +123,22 @@ class Folder {
   bool stays_;
 };
 
-// Paths are absolute: under `bazel run` weft_run goes to where the user stands.
+// What a flag names: the tree's own from where chaos starts, another from where the user stands. Absolute, since under
+// `bazel run` weft_run goes to the latter.
+std::string ProgramOf(absl::string_view flag) {
+  const std::string path = FlagNamed(flag).CurrentValue();
+  return std::filesystem::absolute(IsGiven(flag) ? UserPath(path) : path).string();
+}
+
 ChaosOptions OptionsFromFlags(const std::string& folder) {
   ChaosOptions options = {.plan = FaultPlanOptions{.count = absl::GetFlag(FLAGS_kills),
                                                    .seed = absl::GetFlag(FLAGS_seed),
                                                    .kinds = {},
                                                    .num_ranks = absl::GetFlag(FLAGS_ranks)},
-                          .weft_run = std::filesystem::absolute(absl::GetFlag(FLAGS_weft_run)).string(),
-                          .train_gpt = std::filesystem::absolute(absl::GetFlag(FLAGS_train_gpt)).string(),
+                          .weft_run = ProgramOf("weft_run"),
+                          .train_gpt = ProgramOf("train_gpt"),
                           .libfaketime = absl::GetFlag(FLAGS_libfaketime),
-                          .cut_writes = std::filesystem::absolute(absl::GetFlag(FLAGS_cut_writes)).string(),
+                          .cut_writes = ProgramOf("cut_writes"),
                           .train_flags = {},
                           .num_nodes = absl::GetFlag(FLAGS_nodes),
                           .save_every = absl::GetFlag(FLAGS_save_every),

@@ -28,10 +28,11 @@ expect snapshots '"kills":6' '"recovered":6' '"equal":true' '"left_behind":0'
 grep -q "going on from the snapshot of step" snapshots/hurt.log || fail "it has never gone on from a snapshot"
 rm -rf snapshots
 
-# --- As `bazel run` starts it: programs are found from where it starts, whatever folder the user stands in.
+# --- As `bazel run` starts it: the tree's own programs are found from where it starts, others from where the user stands.
 mkdir elsewhere
+ln -s "$forgetful" elsewhere/forgetful_trainer
 (cd "$root" && BUILD_WORKING_DIRECTORY=$dir/elsewhere "$chaos" --kills=1 --ranks=3 --log_format=json \
-  --weft_run="${weft_run#"$root/"}" --train_gpt="${forgetful#"$root/"}" --train_flags="") > run.json 2> run.err ||
+  --train_gpt=./forgetful_trainer --train_flags="") > run.json 2> run.err ||
   fail "bazel run: $(tail -3 run.err)"
 expect run '"equal":true'
 
