@@ -65,7 +65,9 @@ FlagsUsage Usage() {
 
 std::vector<TrainRow> RowsFromFlags() {
   const std::string set = absl::GetFlag(FLAGS_set);
+  const std::string only = absl::GetFlag(FLAGS_only);
   WEFT_REQUIRE(set.empty() || set == "all", "--set=", set, ": expected all");
+  WEFT_REQUIRE(!set.empty() || only.empty(), "--only=", only, ": expected --set=all, too");
   if (set.empty()) {
     return {{.model = absl::GetFlag(FLAGS_model),
              .batch = absl::GetFlag(FLAGS_batch),
@@ -78,9 +80,9 @@ std::vector<TrainRow> RowsFromFlags() {
   }
   std::vector<TrainRow> rows;
   for (const TrainRow& row : AllTrainRows()) {
-    if (absl::StrContains(row.Name(), absl::GetFlag(FLAGS_only))) rows.push_back(row);
+    if (absl::StrContains(row.Name(), only)) rows.push_back(row);
   }
-  WEFT_REQUIRE(!rows.empty(), "--only=", absl::GetFlag(FLAGS_only), " leaves no row of the set");
+  WEFT_REQUIRE(!rows.empty(), "--only=", only, " leaves no row of the set");
   return rows;
 }
 

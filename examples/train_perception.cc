@@ -23,13 +23,15 @@
 #include "examples/perception/scenes.h"
 #include "parallel/parallelize.h"
 #include "parallel/trainer.h"
+#include "runtime/base/error.h"
+#include "runtime/base/flag_values.h"
 #include "runtime/base/flags.h"
 #include "runtime/launch/run_world.h"
 
 ABSL_FLAG(std::string, camera, "dp=2", "mesh of the camera's ranks, of axes dp, fs and tp; empty: one rank");
 ABSL_FLAG(std::string, lidar, "fs=2", "mesh of the laser's ranks, likewise");
 ABSL_FLAG(std::string, fusion, "tp=2", "mesh of the ranks that join them, likewise");
-ABSL_FLAG(bool, one_device, false, "train on a single rank");
+ABSL_FLAG(bool, one_device, false, "train on a single rank, instead of these meshes");
 ABSL_FLAG(int64_t, batch, 32, "scenes of a step");
 ABSL_FLAG(int64_t, steps, 300, "steps to train");
 ABSL_FLAG(double, lr, 3e-3, "largest learning rate");
@@ -139,7 +141,12 @@ int Train() {
                        .log_every = AtLeast(1, "log_every", absl::GetFlag(FLAGS_log_every)),
                        .json = absl::GetFlag(FLAGS_log_format) == "json",
                        .seed = absl::GetFlag(FLAGS_seed)};
-  if (!absl::GetFlag(FLAGS_one_device)) {
+  if (absl::GetFlag(FLAGS_one_device)) {
+    for (const char* mesh : {"camera", "lidar", "fusion"}) {
+      WEFT_REQUIRE(!IsGiven(mesh), "--", mesh, "=", FlagNamed(mesh).CurrentValue(),
+                   ": expected no --one_device beside it");
+    }
+  } else {
     run.spread = MakePerceptionPlan({.camera = absl::GetFlag(FLAGS_camera),
                                      .lidar = absl::GetFlag(FLAGS_lidar),
                                      .fusion = absl::GetFlag(FLAGS_fusion)});

@@ -56,6 +56,8 @@ expect_error() {
   [[ $actual == "error: $message" ]] || fail "$*: expected '$message', got '$actual'"
 }
 expect_error "mesh 'pp=2' of camera: expected axes dp, fs and tp, got 'pp'" --camera=pp=2
+expect_error "--camera=foo: expected no --one_device beside it" --one_device --camera=foo
+expect_error "--fusion=: expected no --one_device beside it" --fusion= --one_device
 expect_error "--batch=1: expected 2 or more" --batch=1
 expect_error "--steps=0: expected 1 or more" --steps=0
 expect_error "--lr=-1: expected at least 0 and below 1e+09" --lr=-1
