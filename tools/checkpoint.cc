@@ -42,7 +42,7 @@ FlagsUsage Usage() {
   return {.summary =
               "Checkpoints: checkpoint ls|verify|show|export|import|diff PATH [PATH] [flags]\n"
               "  ls FOLDER          the steps, and which are whole\n"
-              "  verify PATH        reads all elements of a step, or of every step of a folder\n"
+              "  verify FOLDER      reads all elements of every step; of FOLDER@STEP, of that one\n"
               "  show PATH          tensors, layouts and texts of a step\n"
               "  export PATH        one safetensors file of whole tensors: --to=FILE\n"
               "  import PATH        a step of a folder: --to=FOLDER@STEP\n"
