@@ -96,7 +96,7 @@ void UnitCopies::Use(int index) {
 }
 
 // The first gather of a step has no compute of its own step before it: it runs beside what ends the last one.
-// Another optimizer may still have to change the rest of the unit.
+// Another optimizer may still have to change the rest of the unit; what is frozen stays as it is.
 void UnitCopies::Updated(int copy) {
   const bool hides = options_.overlap && options_.prefetch > 0 && !forward_order_.empty();
   if (!hides || places_[copy].first != forward_order_[0]) return;
@@ -104,7 +104,8 @@ void UnitCopies::Updated(int copy) {
   const bool is_ahead = !unit.copies.empty() && !unit.is_used;
   if (!unit.is_whole || is_ahead) return;
   for (size_t i = 0; i < unit.versions.size(); ++i) {
-    if (unit.spec.parameters[i]->at_rest().impl()->version() == unit.versions[i]) return;
+    const Parameter& parameter = *unit.spec.parameters[i];
+    if (parameter.trainable() && parameter.at_rest().impl()->version() == unit.versions[i]) return;
   }
   Gather(forward_order_[0], /*ahead=*/true);
 }

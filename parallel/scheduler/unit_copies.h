@@ -35,7 +35,7 @@ struct UnitCopyOptions {
 // The copies of sharded parameters that compute reads, gathered a unit at a time: one RedistributeEach when the
 // first of the unit is asked for, in forward and again in backward. While a unit is used, the next ones are
 // gathered: in the order in which the last forward, or backward, first used them. The unit that the last forward
-// used first is gathered when an update has changed all of its parameters, ahead of the next step. Copies are
+// used first is gathered when an update has changed all of its parameters that are trained, ahead of the next step. Copies are
 // let go when forward leaves the unit's module, and in backward when all of the unit's gradients are there. A unit
 // may keep a part of them in between, and gather those within a smaller group.
 //

@@ -168,34 +168,38 @@ TEST(SchedulerWarningTest, AStaleGatherIsNamedOnce) {
   EXPECT_TRUE(Train("dp=2", none, steps).warnings.empty());
 }
 
-// Two optimizers, each with a part of the root's parameters: gathered when both have changed theirs, once.
+// Two optimizers, each with a part of the root's parameters: gathered when both have changed theirs, once. One that is frozen
+// is waited for by nobody.
 TEST(SchedulerAheadTest, AUnitIsGatheredWhenAllOfItHasChanged) {
-  RunRanks(2, [](World& world) {
-    Chain model;
-    const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
-    const Plan plan = {{"", FullyShard("dp")}};  // one unit
-    const auto context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
-    std::vector<Parameter*> all = model.AllParameters();
-    Sgd first({all[0]}, {}), second(std::vector<Parameter*>(all.begin() + 1, all.end()), {});
-    const auto gathers = [&] {
-      int64_t calls = 0;
-      for (const LedgerEntry& entry : world.ledger().entries()) {
-        if (entry.tag.purpose == static_cast<uint8_t>(Purpose::kParam)) calls += entry.calls;
+  for (const bool freezes : {false, true}) {
+    RunRanks(2, [freezes](World& world) {
+      Chain model;
+      const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
+      const Plan plan = {{"", FullyShard("dp")}};  // one unit
+      const auto context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
+      if (freezes) model.blocks[0]->weight.set_trainable(false);
+      std::vector<Parameter*> all = model.AllParameters();
+      Sgd first({all[0]}, {}), second(std::vector<Parameter*>(all.begin() + 1, all.end()), {});
+      const auto gathers = [&] {
+        int64_t calls = 0;
+        for (const LedgerEntry& entry : world.ledger().entries()) {
+          if (entry.tag.purpose == static_cast<uint8_t>(Purpose::kParam)) calls += entry.calls;
+        }
+        return calls;
+      };
+      for (int step = 1; step <= 3; ++step) {
+        world.ledger().Clear();
+        Backward(Mean(Square(model(RandomNormal(context, DType::kF64, {4, kDim}, {}, "x")))));
+        EXPECT_EQ(gathers(), step == 1 ? 1 : 0) << "step " << step << ", freezes " << freezes;
+        first.Step(0.1);
+        EXPECT_EQ(gathers(), step == 1 ? 1 : 0) << "step " << step << ", freezes " << freezes;
+        second.Step(0.1);
+        EXPECT_EQ(gathers(), step == 1 ? 2 : 1) << "step " << step << ", freezes " << freezes;
+        first.ZeroGrad();
+        second.ZeroGrad();
       }
-      return calls;
-    };
-    for (int step = 1; step <= 3; ++step) {
-      world.ledger().Clear();
-      Backward(Mean(Square(model(RandomNormal(context, DType::kF64, {4, kDim}, {}, "x")))));
-      EXPECT_EQ(gathers(), step == 1 ? 1 : 0) << "step " << step;
-      first.Step(0.1);
-      EXPECT_EQ(gathers(), step == 1 ? 1 : 0) << "step " << step;
-      second.Step(0.1);
-      EXPECT_EQ(gathers(), step == 1 ? 2 : 1) << "step " << step;
-      first.ZeroGrad();
-      second.ZeroGrad();
-    }
-  });
+    });
+  }
 }
 
 // A pass that fails leaves nothing behind: the next one has its own gradients.
