@@ -43,18 +43,28 @@ bool UnitCopies::IsCurrent(const Unit& unit) const {
   return true;
 }
 
+// What is left of the unit is gathered as ever.
 void UnitCopies::Forget(int copy) noexcept {
-  const auto [unit, number] = places_[copy];
-  units_[unit].is_whole = false;
-  Drop(units_[unit]);
-  units_[unit].parts.clear();
+  const auto [index, number] = places_[copy];
+  if (number < 0) return;
+  Unit& unit = units_[index];
+  const auto leave_out = [number = number](auto& of_parameters) {
+    if (number < std::ssize(of_parameters)) of_parameters.erase(of_parameters.begin() + number);
+  };
+  leave_out(unit.spec.parameters);
+  leave_out(unit.subjects);
+  leave_out(unit.copies);
+  leave_out(unit.parts);
+  leave_out(unit.versions);
+  places_[copy].second = -1;
+  for (size_t i = copy + 1; i < places_.size() && places_[i].first == index; ++i) --places_[i].second;
 }
 
 DTensor UnitCopies::Copy(int copy) {
   const auto [unit, number] = places_[copy];
-  if (!units_[unit].is_whole) {
-    Throw(absl::StatusCode::kFailedPrecondition, "the parameters of unit '", units_[unit].spec.path,
-          "' are gone with their model: backward cannot gather them again");
+  if (number < 0) {
+    Throw(absl::StatusCode::kFailedPrecondition, "a parameter of unit '", units_[unit].spec.path,
+          "' is gone with its module: backward cannot gather it again");
   }
   Use(unit);
   return units_[unit].copies[number];
@@ -63,7 +73,7 @@ DTensor UnitCopies::Copy(int copy) {
 void UnitCopies::Hold(int index) {
   Unit& unit = units_[index];
   unit.is_held = true;
-  if (unit.is_whole && !IsHere(unit)) Gather(index, /*ahead=*/true);
+  if (!unit.spec.parameters.empty() && !IsHere(unit)) Gather(index, /*ahead=*/true);
 }
 
 void UnitCopies::Release(int index) noexcept {
@@ -102,7 +112,7 @@ void UnitCopies::Updated(int copy) {
   if (!hides || places_[copy].first != forward_order_[0]) return;
   Unit& unit = units_[forward_order_[0]];
   const bool is_ahead = !unit.copies.empty() && !unit.is_used;
-  if (!unit.is_whole || is_ahead) return;
+  if (is_ahead) return;
   for (size_t i = 0; i < unit.versions.size(); ++i) {
     const Parameter& parameter = *unit.spec.parameters[i];
     if (parameter.trainable() && parameter.at_rest().impl()->version() == unit.versions[i]) return;
@@ -137,7 +147,7 @@ std::vector<int> UnitCopies::UnitsAhead(int index) const {
   if (next == order.end()) return ahead;
   for (++next; next != order.end() && std::ssize(ahead) < options_.prefetch; ++next) {
     // The root stays; gathered at its first use. A unit whose model has gone is still in the orders.
-    if (!units_[*next].spec.is_root && units_[*next].is_whole) ahead.push_back(*next);
+    if (!units_[*next].spec.is_root && !units_[*next].spec.parameters.empty()) ahead.push_back(*next);
   }
   return ahead;
 }

@@ -76,10 +76,9 @@ class UnitCopies final : public CopySource {
 
  private:
   struct Unit {
-    CopyUnit spec;
+    CopyUnit spec;  // its parameters: those that are left
     int path_id = 0;
     std::vector<uint32_t> subjects = {};  // of the parameters, as EachMove's
-    bool is_whole = true;                 // no parameter is gone
     std::vector<DTensor> copies = {};     // empty: not here
     std::vector<DTensor> parts = {};      // of the copies, in the smaller group
     std::vector<int64_t> versions = {};   // of the parameters that they were made of, the last time
@@ -106,7 +105,7 @@ class UnitCopies final : public CopySource {
   MeshContext& context_;
   const UnitCopyOptions options_;
   std::vector<Unit> units_;
-  std::vector<std::pair<int, int>> places_;  // of each copy: unit, number in it
+  std::vector<std::pair<int, int>> places_;  // of each copy: unit, number in it (< 0: gone)
   // Units in the order of their first use in a forward, and in a backward: the last one's, and this one's.
   std::vector<int> forward_order_, backward_order_;
   std::vector<int> this_forward_, this_backward_;

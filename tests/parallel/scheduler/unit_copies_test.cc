@@ -6,12 +6,17 @@
 #include <limits>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
+#include "dtensor/optim/sgd.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
 #include "runtime/launch/run_ranks.h"
+#include "tests/message_of.h"
+#include "tests/ops/tensor_compare.h"
 #include "tests/parallel/scheduler/chain.h"
 
 namespace weft {
@@ -48,6 +53,53 @@ TEST(UnitCopiesTest, AUnitThatHasGoneIsNotGatheredAhead) {
       EXPECT_EQ(NumGathers(world), 4);  // the root, and three blocks
     });
   }
+}
+
+// The gradients of two passes behind a step after which a block has gone.
+std::vector<Tensor> GradientsOfWhatIsLeft(const Plan& plan, int64_t num_gathers) {
+  std::vector<Tensor> gradients;
+  RunRanks(2, [&](World& world) {
+    Chain model;
+    const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=2"), plan, {.dtype = DType::kF64});
+    {
+      Sgd optimizer(model.AllParameters(), {});
+      Backward(LossOf(context, model));
+      optimizer.Step(0.1);
+      optimizer.ZeroGrad();
+    }
+    model.blocks.erase(model.blocks.begin() + 1);
+    model.order = {0, 1, 2};
+    world.ledger().Clear();
+    for (int pass = 0; pass < 2; ++pass) Backward(LossOf(context, model));
+    EXPECT_EQ(NumGathers(world), num_gathers);
+    for (const Parameter* parameter : model.AllParameters()) {
+      const Tensor gradient = parameter->grad().FullTensor();
+      if (world.rank() == 0) gradients.push_back(gradient);
+    }
+  });
+  return gradients;
+}
+
+// All are one unit, which the update has gathered ahead: the first pass reads that, the second what it gathers.
+TEST(UnitCopiesTest, WhatIsLeftOfAUnitIsUsedAndGathered) {
+  const std::vector<Tensor> expected = GradientsOfWhatIsLeft(PlanNamed("ddp"), 0);
+  const std::vector<Tensor> actual = GradientsOfWhatIsLeft({{"", FullyShard("dp")}}, 1);
+  ASSERT_EQ(expected.size(), 7u);  // the root's own, and three blocks' two
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(AllClose(actual[i], expected[i], 1e-12)) << i;
+}
+
+TEST(UnitCopiesTest, BackwardGathersNoParameterThatHasGone) {
+  RunRanks(2, [](World& world) {
+    Chain model;
+    const auto context =
+        Parallelize(model, world, DeviceMesh::Parse("dp=2"), PlanNamed("fsdp"), {.dtype = DType::kF64});
+    const DTensor loss = LossOf(context, model);
+    model.blocks.pop_back();
+    EXPECT_THAT(MessageOf([&] { Backward(loss); }),
+                testing::HasSubstr("a parameter of unit 'blocks.3' is gone with its module: backward cannot "
+                                   "gather it again"));
+  });
 }
 
 // Blocks whose Forward is not called stay until there is no room for them.
