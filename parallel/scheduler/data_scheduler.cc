@@ -23,18 +23,19 @@ namespace {
 // Tells the units what forward does.
 class UnitObserver final : public ModuleObserver {
  public:
-  UnitObserver(std::shared_ptr<UnitCopies> copies, std::vector<int> units, bool is_root)
-      : copies_(std::move(copies)), units_(std::move(units)), is_root_(is_root) {}
+  // `root`: the model, which owns it, if it is the model's own; otherwise null.
+  UnitObserver(std::shared_ptr<UnitCopies> copies, std::vector<int> units, Module* root)
+      : copies_(std::move(copies)), units_(std::move(units)), root_(root) {}
 
   void OnLeave() noexcept override {
     for (const int unit : units_) copies_->LeaveModule(unit);
-    if (is_root_) copies_->EndForward();
+    if (root_ != nullptr) copies_->EndForward(/*is_trained=*/!root_->TrainableParameters().empty());
   }
 
  private:
   const std::shared_ptr<UnitCopies> copies_;
   const std::vector<int> units_;  // of the module: one for each stage that has some of it
-  const bool is_root_;
+  Module* const root_;
 };
 
 // Tells the units which gradients are there.
@@ -81,9 +82,9 @@ void ObserveModules(Module& model, const std::vector<ResolvedUnit>& units,
   for (int i = 0; i < std::ssize(units); ++i) units_of_path[units[i].path].push_back(i);
   for (Module* module : model.AllModules()) {
     std::vector<int> of_module = units_of_path[module->path()];
-    const bool is_root = module == &model;
-    if (of_module.empty() && !is_root) continue;
-    module->set_observer(std::make_shared<UnitObserver>(copies, std::move(of_module), is_root));
+    Module* const root = module == &model ? module : nullptr;
+    if (of_module.empty() && root == nullptr) continue;
+    module->set_observer(std::make_shared<UnitObserver>(copies, std::move(of_module), root));
   }
 }
 

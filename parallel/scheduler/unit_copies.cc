@@ -94,8 +94,8 @@ void UnitCopies::Use(int index) {
   // Also of units that an earlier pass has left here: the next step has this pass's order.
   if (state.in_backward()) {
     AddOnce(this_backward_, index);
-  } else if (state.grad_enabled()) {
-    AddOnce(this_forward_, index);
+  } else {
+    AddOnce(state.grad_enabled() ? this_forward_ : this_evaluation_, index);
   }
   if (!first) return;
   // What the root's gather packs is gone before more is gathered, which would have to wait for it anyway.
@@ -138,7 +138,11 @@ void UnitCopies::Prefetch(int index) {
 std::vector<int> UnitCopies::UnitsAhead(int index) const {
   const bool backward = context_.state().in_backward();
   std::vector<int> reversed;
-  if (backward && backward_order_.empty()) reversed.assign(this_forward_.rbegin(), this_forward_.rend());
+  if (backward && backward_order_.empty()) {
+    // That of a forward of which nothing is trained has been taken at its end.
+    const std::vector<int>& forward = this_forward_.empty() ? forward_order_ : this_forward_;
+    reversed.assign(forward.rbegin(), forward.rend());
+  }
   const std::vector<int>& order = !backward                 ? forward_order_
                                   : backward_order_.empty() ? reversed
                                                             : backward_order_;
@@ -263,12 +267,18 @@ void UnitCopies::LeaveModule(int index) noexcept {
   if (unit.is_used) Drop(unit);
 }
 
-// A forward that nothing differentiates is all there is.
-void UnitCopies::EndForward() noexcept {
-  if (context_.state().grad_enabled()) return;
+// A forward that nothing differentiates, or of which nothing is trained, is all there is: no pass ends that would let go of
+// its units and take its order. A gradient may go through frozen units all the same: backward gathers them again.
+void UnitCopies::EndForward(bool is_trained) noexcept {
+  const bool records = context_.state().grad_enabled();
+  if (records && (is_trained || context_.state().in_backward())) return;
   for (Unit& unit : units_) {
     if (Reshards(unit)) Drop(unit);
+    if (records) unit.parts.clear();
   }
+  std::vector<int> order = std::exchange(records ? this_forward_ : this_evaluation_, {});
+  // A model that is trained keeps its passes' order.
+  if (backward_order_.empty()) forward_order_ = std::move(order);
 }
 
 void UnitCopies::DeliveredAll(int index) noexcept {

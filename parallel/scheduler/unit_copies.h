@@ -37,7 +37,8 @@ struct UnitCopyOptions {
 // gathered: in the order in which the last forward, or backward, first used them. The unit that the last forward
 // used first is gathered when an update has changed all of its parameters that are trained, ahead of the next step. Copies are
 // let go when forward leaves the unit's module, and in backward when all of the unit's gradients are there. A unit
-// may keep a part of them in between, and gather those within a smaller group.
+// may keep a part of them in between, and gather those within a smaller group. A model that is only run forward, under
+// NoGradGuard or with no parameter that is trained, has the order of its last forward, which lets go of all units.
 //
 // Where a program departs from the order that it had, uses a unit twice, evaluates between steps, or changes
 // parameters after the update, values are right all the same: a unit that is not there is gathered; one that was
@@ -68,9 +69,9 @@ class UnitCopies final : public CopySource {
   void Release(int unit) noexcept;
 
   // What the program does: forward has left a unit's module (the root's ends a forward); backward has all
-  // gradients of a unit; a backward pass has ended.
+  // gradients of a unit; a backward pass has ended. `is_trained`: some parameter of the model is, in a unit or not.
   void LeaveModule(int unit) noexcept;
-  void EndForward() noexcept;
+  void EndForward(bool is_trained) noexcept;
   void DeliveredAll(int unit) noexcept;
   void EndPass();
 
@@ -109,7 +110,8 @@ class UnitCopies final : public CopySource {
   // Units in the order of their first use in a forward, and in a backward: the last one's, and this one's.
   std::vector<int> forward_order_, backward_order_;
   std::vector<int> this_forward_, this_backward_;
-  int in_use_ = -1;  // the unit that was asked for last
+  std::vector<int> this_evaluation_;  // of a forward that nothing differentiates
+  int in_use_ = -1;                   // the unit that was asked for last
   int64_t num_uses_ = 0;
 };
 

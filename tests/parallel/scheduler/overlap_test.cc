@@ -262,6 +262,36 @@ TEST(OverlapTest, UnitsThatStayAreGatheredAheadOfTheNextStep) {
   }
 }
 
+// No backward tells the order of a model that is only run forward, such as a teacher: its last forward does.
+TEST(OverlapTest, AModelThatIsOnlyRunForwardGathersAhead) {
+  for (const bool freezes : {false, true}) {
+    Tracer tracer;
+    RunRanks(2,
+             [freezes](World& world) {
+               Chain model;
+               const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=2"), PlanNamed("fsdp"),
+                                                {.dtype = DType::kF32});
+               std::optional<NoGradGuard> no_grad;
+               if (freezes) {
+                 model.set_trainable(false);
+               } else {
+                 no_grad.emplace(context->state());
+               }
+               for (int forward = 0; forward < 2; ++forward) {
+                 model(RandomNormal(context, DType::kF32, {4, kDim}, {}, "x"));
+               }
+               world.FinishWork();
+             },
+             {.threads_per_rank = 1, .tracer = &tracer});
+    const nlohmann::json trace = nlohmann::json::parse(tracer.ToChromeJson());
+    for (const int rank : {0, 1}) {
+      // The second forward's blocks.
+      EXPECT_EQ(SpansOf(trace, "comm", rank, static_cast<int>(Lane::kParam)).size(), 4u)
+          << "rank " << rank << ", freezes " << freezes;
+    }
+  }
+}
+
 // The gathers that an update leaves behind are pending when it returns; what the host does then runs beside them.
 void ExpectGathersBehindUpdate(DataPlan plan) {
   Tracer tracer;

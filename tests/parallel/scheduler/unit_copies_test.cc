@@ -102,6 +102,61 @@ TEST(UnitCopiesTest, BackwardGathersNoParameterThatHasGone) {
   });
 }
 
+TEST(UnitCopiesTest, AForwardOfWhatIsFrozenKeepsNothing) {
+  RunRanks(4, [](World& world) {
+    Chain model;
+    const Plan plan = {{"blocks.*", FullyShard("dp", {.reshard_to = 2})}, {"", FullyShard("dp")}};
+    const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=4"), plan, {.dtype = DType::kF64});
+    const auto live = [&] { return context->allocator()->by_kind()[MemoryKind::kWholeParam].live; };
+    {
+      const DTensor loss = LossOf(context, model);
+      EXPECT_GT(live(), 0);  // the root's unit, and the blocks' parts
+      Backward(loss);
+    }
+    model.set_trainable(false);
+    const DTensor loss = LossOf(context, model);
+    EXPECT_EQ(live(), 0);
+  });
+}
+
+// Gradients of what is trained beside the units go through these.
+TEST(UnitCopiesTest, AForwardOfWhatIsPartlyTrainedKeepsPartsForBackward) {
+  RunRanks(4, [](World& world) {
+    Chain model;
+    const Plan plan = {{"blocks.*", FullyShard("dp", {.reshard_to = 2})}, {"own", DataParallel("dp")}};
+    const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=4"), plan, {.dtype = DType::kF64});
+    for (const auto& block : model.blocks) block->set_trainable(false);
+    const DTensor loss = LossOf(context, model);
+    EXPECT_GT(context->allocator()->by_kind()[MemoryKind::kWholeParam].live, 0);
+    Backward(loss);
+    EXPECT_EQ(context->allocator()->by_kind()[MemoryKind::kWholeParam].live, 0);
+  });
+}
+
+// The gradients of the inputs of two steps.
+std::vector<Tensor> InputGradients(const Plan& plan) {
+  std::vector<Tensor> gradients;
+  RunRanks(2, [&](World& world) {
+    Chain model;
+    const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=2"), plan, {.dtype = DType::kF64});
+    model.set_trainable(false);
+    for (int step = 0; step < 2; ++step) {
+      const DTensor x = RandomNormal(context, DType::kF64, {4, kDim}, {}, "x").RequiresGrad();
+      Backward(Mean(Square(model(x))));
+      const Tensor gradient = x.grad().FullTensor();
+      if (world.rank() == 0) gradients.push_back(gradient);
+    }
+  });
+  return gradients;
+}
+
+TEST(UnitCopiesTest, GradientsGoThroughWhatIsFrozen) {
+  const std::vector<Tensor> expected = InputGradients(PlanNamed("ddp"));
+  const std::vector<Tensor> actual = InputGradients(PlanNamed("fsdp"));
+  ASSERT_EQ(actual.size(), 2u);
+  for (int step = 0; step < 2; ++step) EXPECT_TRUE(AllClose(actual[step], expected[step], 1e-12)) << step;
+}
+
 // Blocks whose Forward is not called stay until there is no room for them.
 TEST(UnitCopiesTest, NoCountOfUnitsAheadIsTooLarge) {
   for (const auto& [prefetch, num_gathers] :
