@@ -22,6 +22,15 @@ EntryMeaning MeaningOf(const PlanEntry& entry, const ModelTree& tree) {
   return meaning;
 }
 
+void MergeInto(const Style& style, std::vector<Style>* styles) {
+  for (Style& earlier : *styles) {
+    if (earlier.name != style.name) continue;
+    for (const auto& [field, value] : style.fields) earlier.fields.insert_or_assign(field, value);
+    return;
+  }
+  styles->push_back(style);
+}
+
 std::string Where(const PlanEntry& entry) {
   return absl::StrCat("plan entry \"", entry.path, "\": ", entry.style.ToString());
 }

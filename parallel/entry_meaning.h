@@ -4,6 +4,7 @@
 #define WEFT_PARALLEL_ENTRY_MEANING_H_
 
 #include <string>
+#include <vector>
 
 #include "mesh/device_mesh.h"
 #include "parallel/model_tree.h"
@@ -20,6 +21,9 @@ struct EntryMeaning {
 // Errors: InvalidArgument naming the entry: as CheckStyle; a path that matches no module or parameter (with the nearest
 //         that exists); one that names a parameter, for a style that is for modules.
 EntryMeaning MeaningOf(const PlanEntry& entry, const ModelTree& tree);
+
+// Adds a style without an axis to those that reach a module or parameter: a later entry's fields replace those of an earlier one.
+void MergeInto(const Style& style, std::vector<Style>* styles);
 
 // How errors name an entry: "plan entry "blocks.*": FullyShard(dp)".
 std::string Where(const PlanEntry& entry);

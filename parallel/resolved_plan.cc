@@ -67,6 +67,7 @@ class Resolver {
       const StyleRules& rules = *meanings_[i].rules;
       if (!rules.makes_parts && !rules.makes_stages) continue;
       CheckAxis(plan_.entries()[i], mesh_);
+      has_stages_ |= rules.makes_stages;
       if (rules.makes_parts) entries.push_back({&plan_.entries()[i], &meanings_[i].matches});
     }
     if (!entries.empty()) TakeParts(DivideIntoParts(tree_, mesh_, entries));
@@ -125,6 +126,8 @@ class Resolver {
     const std::string where = Where(entry);
     WEFT_REQUIRE(split.reshard_to == 0 || split.reshard == Reshard::kAlways, where,
                  ": reshard_to is of units that reshard: expected none with reshard=never");
+    WEFT_REQUIRE(split.reshard_to == 0 || !has_stages_, where,
+                 ": reshard_to: a pipeline's schedule gathers whole units: expected none with Pipeline");
     for (const DeviceMesh& mesh : MeshesOf(matches)) {
       const int64_t size = mesh.axis_size(mesh.FindAxis(entry.style.axis));
       WEFT_REQUIRE(split.reshard_to == 0 || (split.reshard_to < size && size % split.reshard_to == 0), where,
@@ -174,7 +177,7 @@ class Resolver {
     }
   }
 
-  // A style without an axis: a later entry's fields replace those of an earlier one.
+  // A style without an axis.
   void Override(const Style& style, const EntryMeaning& meaning) {
     const auto& [rules, matches] = meaning;
     const bool below = rules->reach == StyleReach::kBelow;
@@ -194,15 +197,6 @@ class Resolver {
       }
     }
     for (int parameter : parameters) MergeInto(style, &result_.parameters[parameter].styles);
-  }
-
-  static void MergeInto(const Style& style, std::vector<Style>* styles) {
-    for (Style& earlier : *styles) {
-      if (earlier.name != style.name) continue;
-      for (const auto& [field, value] : style.fields) earlier.fields.insert_or_assign(field, value);
-      return;
-    }
-    styles->push_back(style);
   }
 
   // Pins say along one axis where tensors lie at the border, and may say the rule of their gradients.
@@ -311,6 +305,11 @@ class Resolver {
   }
 
   void CutPipeline() {
+    const int prefetch = plan_.scheduler().prefetch;
+    WEFT_REQUIRE(
+        !has_stages_ || result_.units.empty() || prefetch <= SchedulerOptions().prefetch,
+        "scheduler, field \"prefetch\": a pipeline's schedule says when units are gathered: expected ",
+        "none with Pipeline, got ", prefetch);
     const PlanEntry* cut = nullptr;
     for (size_t i = 0; i < meanings_.size(); ++i) {
       if (!meanings_[i].rules->makes_stages) continue;
@@ -366,6 +365,7 @@ class Resolver {
   std::vector<DeviceMesh> meshes_;  // of each module: the model's, or its part's
   std::optional<BufferSplits> buffers_;
   ResolvedPlan result_;
+  bool has_stages_ = false;
   std::vector<EntryMeaning> meanings_;          // of each entry
   std::map<ClaimKey, ParameterClaims> claims_;  // of styles that reach below
   // Of each parameter.

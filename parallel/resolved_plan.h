@@ -103,8 +103,9 @@ struct ResolvedPlan {
 // Errors: InvalidArgument naming the entry: a path that matches no module or parameter (with the nearest that
 //         exists), an axis that the mesh lacks, a style on a module that declares no dim for it, two styles that split
 //         one parameter over the same axis, a head count that the axis does not divide, a dim that a
-//         parameter lacks, a type that no module below has, a smaller group that does not divide its axis; as
-//         CutIntoStages, DivideIntoParts and CommunicationOf; a plan with stages and parts.
+//         parameter lacks, a type that no module below has, a smaller group that does not divide its axis; stages
+//         with reshard_to, or with units and a prefetch above the default; as CutIntoStages, DivideIntoParts and
+//         CommunicationOf; a plan with stages and parts.
 ResolvedPlan ResolvePlan(Module& model, const DeviceMesh& mesh, const Plan& plan);
 
 }  // namespace weft

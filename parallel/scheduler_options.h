@@ -13,8 +13,9 @@ struct SchedulerChoices;
 // Values do not depend on these; time and memory do.
 struct SchedulerOptions {
   double bucket_mb = 25;  // MiB of a rank's gradients, as they are summed, that move together, at most
-  int prefetch = 1;       // units whose parameters are gathered ahead of their use
-  bool overlap = true;    // communication runs beside computing
+  // Units whose parameters are gathered ahead of their use. In a pipeline the schedule says which are, and when.
+  int prefetch = 1;
+  bool overlap = true;  // communication runs beside computing
   // Ranks may reach different parameters in one step; of FullyShard the same units. Each pass reaches at least one on every rank.
   // Gradients move at each pass's end, and are whole until then.
   bool find_unused = false;

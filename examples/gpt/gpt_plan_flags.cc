@@ -44,11 +44,14 @@ ABSL_FLAG(
     "backward of each segment of the model, once at the start), or numbers with commas, one per segment, "
     "as a run that measures prints them");
 ABSL_FLAG(double, bucket_mb, 25, "MiB of a rank's gradients, as they are summed, that move together");
-ABSL_FLAG(int64_t, prefetch, 1, "units whose parameters are gathered ahead of their use, of fsdp and hsdp");
+ABSL_FLAG(int64_t, prefetch, 1,
+          "units whose parameters are gathered ahead of their use, of fsdp and hsdp; with an axis pp the "
+          "schedule says so");
 ABSL_FLAG(
     std::string, reshard, "always",
     "of fsdp and hsdp: always (parameters are gathered for forward and again for backward), never (once a "
-    "step, kept until the update), or N (in between they rest within groups of N ranks)");
+    "step, kept until the update), or N (in between they rest within groups of N ranks; not with an axis "
+    "pp)");
 ABSL_FLAG(std::string, recompute, "auto",
           "what of the blocks backward computes again: none, full (a block keeps its input alone), "
           "selective (it also keeps what attention and the products before GELU make), or auto (none; where "
@@ -78,6 +81,14 @@ FullyShardOptions ReshardFromFlags() {
   WEFT_REQUIRE(absl::SimpleAtoi(reshard, &size) && size >= 2, "--reshard=", reshard,
                ": expected always, never or a whole number of 2 or more");
   return {.reshard_to = size};
+}
+
+// Of a mesh with an axis pp.
+void CheckUnitsBesideSchedule() {
+  WEFT_REQUIRE(!IsGiven("prefetch"), "--prefetch=", absl::GetFlag(FLAGS_prefetch),
+               ": expected none with an axis pp: the schedule says when units are gathered");
+  WEFT_REQUIRE(!ReshardFromFlags().reshard_to, "--reshard=", absl::GetFlag(FLAGS_reshard),
+               ": expected always or never with an axis pp: the schedule gathers whole units");
 }
 
 // The numbers that --segment_costs gives, if it does.
@@ -214,6 +225,7 @@ std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh,
       WEFT_REQUIRE(is_sharded || !IsGiven(flag), "--", flag, "=", FlagNamed(flag).CurrentValue(),
                    ": expected --plan=fsdp or hsdp, got --plan=", plan);
     }
+    if (schedule) CheckUnitsBesideSchedule();
     if (IsGiven("bucket_mb")) scheduler.bucket_mb = bucket_mb;
     // More than there are units is all of them.
     constexpr int64_t kMost = std::numeric_limits<int>::max();

@@ -18,7 +18,7 @@ struct FullyShardOptions {
   Reshard reshard = Reshard::kAlways;
   // A unit keeps a part of what it gathered between forward and backward: the axis falls into groups of so many
   // neighbours (those of a node, say), each of which has the whole and gathers it by itself. A divisor of the axis's
-  // size, above 1 and below it; not with Reshard::kNever. The root's unit stays whole in any case.
+  // size, above 1 and below it; not with Reshard::kNever, nor in a plan with Pipeline. The root's unit stays whole in any case.
   std::optional<int64_t> reshard_to = std::nullopt;
   // Below the entry's modules, each of this type ("Block", the class's name without its namespace) is a unit of its
   // own. Not with wrap_from.

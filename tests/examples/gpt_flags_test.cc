@@ -255,6 +255,17 @@ TEST(GptFlagsTest, AnAxisPpHasASchedule) {
   std::remove(plan.c_str());
 }
 
+TEST(GptFlagsTest, AnAxisPpGathersAsItsScheduleSays) {
+  const auto message = [](const char* flag) {
+    return MessageOf({"--mesh=pp=2, dp=2", "--plan=fsdp", "--microbatches=2", flag});
+  };
+  EXPECT_EQ(message("--reshard=never"), "no error");
+  EXPECT_EQ(message("--reshard=2"),
+            "--reshard=2: expected always or never with an axis pp: the schedule gathers whole units");
+  EXPECT_EQ(message("--prefetch=3"),
+            "--prefetch=3: expected none with an axis pp: the schedule says when units are gathered");
+}
+
 TEST(GptFlagsTest, MistakesAreOneClearLine) {
   EXPECT_EQ(MessageOf({"--mesh=dp=2,tp=3"}),
             "--heads=4: the mesh (dp=2, tp=3) splits the heads 3 ways, which does not divide them");

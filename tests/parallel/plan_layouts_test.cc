@@ -380,5 +380,20 @@ TEST(UnitsTest, RestsInASmallerGroup) {
             "them, got both");
 }
 
+TEST(UnitsTest, StagesGatherThemAsTheScheduleSays) {
+  Gpt gpt({.vocabulary = 257, .context = 16, .layers = 2, .heads = 4, .dim = 32});
+  const auto message = [&](const FullyShardOptions& of, int prefetch) {
+    const Plan plan({{"", FullyShard("dp", of)}, {"blocks.*", Pipeline("pp")}}, {.prefetch = prefetch});
+    return InvalidArgumentMessage([&] { ResolvePlan(gpt, DeviceMesh::Parse("pp=2,dp=4"), plan); });
+  };
+  EXPECT_EQ(message({.reshard = Reshard::kNever}, 1), "no error");
+  EXPECT_EQ(message({}, 2),
+            "scheduler, field \"prefetch\": a pipeline's schedule says when units are gathered: expected "
+            "none with Pipeline, got 2");
+  EXPECT_EQ(message({.reshard_to = 2}, 1),
+            "plan entry \"\": FullyShard(dp, reshard_to=2): reshard_to: a pipeline's schedule gathers "
+            "whole units: expected none with Pipeline");
+}
+
 }  // namespace
 }  // namespace weft
