@@ -130,10 +130,11 @@ std::optional<StepMetrics> Trainer::Step(int microbatches, absl::FunctionRef<int
                                          std::function<DTensor(int)> mean, bool stop) {
   CheckMicrobatches(microbatches);
   const double begun = Now();
-  std::vector<int64_t> counts;
+  std::vector<int64_t> counts, begins;
   int64_t num_rows = 0;
   for (int i = 0; i < microbatches; ++i) {
     counts.push_back(rows(i));
+    begins.push_back(num_rows);
     WEFT_REQUIRE(counts[i] >= 1, "Trainer::Step: expected at least one row in microbatch ", i, ", got ",
                  counts[i]);
     num_rows += counts[i];
@@ -147,10 +148,15 @@ std::optional<StepMetrics> Trainer::Step(int microbatches, absl::FunctionRef<int
         "sums: the count of each part (CountTargets) and a LossSum (CrossEntropy, MseLoss)"));
   }
   const auto total = static_cast<double>(num_rows);
+  RankState& state = context_.state();
+  auto part = [&state, begins = std::move(begins), mean = std::move(mean)](int i) {
+    const BatchOffsetGuard offset(state, state.batch_offset() + begins[i]);
+    return mean(i);
+  };
   const DTensor value =
-      RunParts(microbatches, [&](int i) { return Scale(mean(i), static_cast<double>(counts[i]) / total); });
+      RunParts(microbatches, [&](int i) { return Scale(part(i), static_cast<double>(counts[i]) / total); });
   return FinishStep(metrics, {.loss = value, .stop = stop}, begun,
-                    ReplayOf(context_.state(), microbatches, std::move(mean)));
+                    ReplayOf(state, microbatches, std::move(part)));
 }
 
 std::optional<StepMetrics> Trainer::Step(PipelineExecutor& pipeline, std::vector<Microbatch> parts,

@@ -77,9 +77,9 @@ class Trainer {
   // the whole batch would make, whatever each part counts. `count(i)` is how many positions part i counts, of
   // the targets alone (CountTargets): all counts come before the first forward, and every part's sum is divided
   // by their total. Under plans that keep gradients whole until they are reduced (DataParallel), only the last
-  // part's backward reduces. A part's random activations and its place in the batch are the caller's
-  // (BatchOffsetGuard). `tokens_per_s` goes by what was counted. A step that counts nothing on any rank
-  // has loss and norm 0 and changes nothing.
+  // part's backward reduces. Where a part begins in the batch is the caller's to say (BatchOffsetGuard, within `loss`):
+  // otherwise all parts have the same random activations. `tokens_per_s` goes by what was counted. A step that counts
+  // nothing on any rank has loss and norm 0 and changes nothing.
   // Cost:   one all-reduce of 8 bytes for the counts, beside what Step costs. Where gradients are compressed (Communication)
   //         the host reads the count, and a step that counts nothing copies what the method keeps.
   // Errors: InvalidArgument for fewer than one part, or a count that is no scalar.
@@ -89,7 +89,8 @@ class Trainer {
   // The same where the loss of a part is a plain mean over its rows, which the caller counts: `rows(i)`, over all
   // ranks, alike on every rank. Means weigh by rows, so the update is that of the whole batch only if every row
   // counts the same number of tokens; the first such step of several parts says so in a warning. `num_tokens` of the
-  // record are rows.
+  // record are rows. A part begins in the batch where the rows of the parts before it end, unless `mean` says otherwise
+  // (BatchOffsetGuard).
   // Errors: InvalidArgument for fewer than one part, or a part of no rows.
   std::optional<StepMetrics> Step(int microbatches, absl::FunctionRef<int64_t(int)> rows,
                                   std::function<DTensor(int)> mean, bool stop = false);

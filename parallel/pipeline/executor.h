@@ -27,9 +27,10 @@ namespace weft {
 // One part of a step's batch, on the context of the model's part (Module::context), the same on every stage. Inputs may
 // want a gradient (DTensor::RequiresGrad), of some microbatches or of all: the first stage's ranks get it.
 struct Microbatch {
-  DTensors inputs = {};      // of the model's first segment
-  DTensor targets = {};      // of SegmentedModule::LossOf
-  int64_t batch_offset = 0;  // where it begins in the step's batch (BatchOffsetGuard)
+  DTensors inputs = {};  // of the model's first segment
+  DTensor targets = {};  // of SegmentedModule::LossOf
+  // Where it begins in the step's batch (BatchOffsetGuard): those with one offset have the same random activations.
+  int64_t batch_offset = 0;
 };
 
 struct ExecutorOptions {

@@ -25,7 +25,7 @@ namespace {
 using Masks = std::map<uint64_t, std::vector<double>>;  // by step
 
 // What a loss draws that calls a child alone, of eight rows in so many parts, in the steps `first` to `last`; of the last
-// step twice, as FindNonFinite runs it again.
+// step twice, as FindNonFinite runs it again. Of four parts the trainer is told the rows, and so knows where they begin.
 Masks DrawnBesideARoot(int first, int last, int parts) {
   Masks masks;
   RunRanks(1, [&](World& world) {
@@ -42,7 +42,8 @@ Masks DrawnBesideARoot(int first, int last, int parts) {
     const int64_t rows = 8 / parts;
     const auto count = [&](int) { return Full(context, DType::kF64, {}, static_cast<double>(rows)); };
     const auto loss = [&](int i) {
-      const BatchOffsetGuard offset(state, i * rows);
+      std::optional<BatchOffsetGuard> offset;
+      if (parts != 4) offset.emplace(state, i * rows);
       const DTensor mask = Dropout(Full(context, DType::kF64, {rows, 3}, 1), 0.5);
       for (const double each : mask.ToLocal().ToVector<double>()) masks[state.step()].push_back(each);
       return LossSum{.sum = Sum(model.layer(mask)), .count = count(i)};
