@@ -221,7 +221,8 @@ std::vector<FlagValue> GptFlagsFromDeepSpeed(absl::string_view text, const Flags
   const DeepSpeedBatch batch = ResolveDeepSpeedBatch(config, DataParallelRanks(mesh));
   flags.Set("batch", batch.batch);
   flags.Set("microbatches", batch.microbatches);
-  flags.Set("grad_clip", config.gradient_clipping);
+  // DeepSpeed's default.
+  if (!config.auto_clipping) flags.Set("grad_clip", std::optional(config.gradient_clipping.value_or(0)));
   flags.Set("log_every", config.steps_per_print);
   Precision(config, flags);
   if (config.zero_optimization)

@@ -302,6 +302,7 @@ DeepSpeedConfig DeepSpeedConfig::FromJson(absl::string_view text) {
       .train_micro_batch_size_per_gpu = section.Whole("train_micro_batch_size_per_gpu", 1),
       .gradient_accumulation_steps = section.Whole("gradient_accumulation_steps", 1),
       .gradient_clipping = section.Number("gradient_clipping"),
+      .auto_clipping = section.IsAuto("gradient_clipping"),
       .steps_per_print = section.Whole("steps_per_print", 1)};
   if (std::optional<Section> bf16 = section.Object("bf16")) config.bf16 = Bf16(*std::move(bf16));
   if (std::optional<Section> fp16 = section.Object("fp16")) config.fp16 = Fp16(*std::move(fp16));

@@ -75,6 +75,8 @@ struct DeepSpeedConfig {
   std::optional<int64_t> train_micro_batch_size_per_gpu = {};
   std::optional<int64_t> gradient_accumulation_steps = {};
   std::optional<double> gradient_clipping = {};  // 0: none
+  // gradient_clipping is "auto", to be told from one that is left out, which is 0 there.
+  bool auto_clipping = false;
   std::optional<int64_t> steps_per_print = {};
   std::optional<bool> bf16 = {};  // enabled
   std::optional<DeepSpeedFp16> fp16 = {};

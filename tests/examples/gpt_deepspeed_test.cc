@@ -23,14 +23,15 @@ namespace {
 
 using Flags = std::map<std::string, std::string>;
 
-// What a file says on a mesh, and beside another file that says a plan.
+// What a file says on a mesh, and beside another file that says a plan; of clipping it says "auto".
 Flags FlagsOf(const std::string& text, const std::string& mesh = "dp=2", const std::string& plan = "") {
   Flags flags;
   Flags others = {
       {"mesh", mesh}, {"mesh_choices", ""}, {"backend", "local"}, {"device", "cpu"}, {"plan", plan}};
   FlagsAround around = {.value_of = [&](absl::string_view flag) { return others[std::string(flag)]; }};
   if (!plan.empty()) around.is_given = [](absl::string_view) { return false; };
-  for (const FlagValue& given : GptFlagsFromDeepSpeed(text, around)) flags[given.flag] = given.value;
+  const std::string file = absl::StrCat("{\"gradient_clipping\": \"auto\", ", text.substr(1));
+  for (const FlagValue& given : GptFlagsFromDeepSpeed(file, around)) flags[given.flag] = given.value;
   return flags;
 }
 
@@ -364,6 +365,24 @@ TEST(GptDeepSpeedTest, TheFolderIsOfWhatIsOffloaded) {
   EXPECT_EQ(FlagsOf(nvme, "dp=2", "ddp").at("offload_folder"), "/nvme");
   EXPECT_EQ(FlagsOf(nvme, "dp=2", "own.json").count("offload"), 0u);
   EXPECT_EQ(FlagsOf(nvme, "dp=2", "own.json").at("offload_folder"), "/nvme");
+}
+
+// "auto" is the program's own value; what is left out is DeepSpeed's default.
+TEST(GptDeepSpeedTest, AFileThatSaysNothingOfClippingDoesNotClip) {
+  const auto clip_of = [](const std::string& keys, const std::string& argument) {
+    const absl::FlagSaver saver;
+    const std::string path = testing::TempDir() + "/clip_config.json";
+    std::ofstream(path) << R"({"train_batch_size": 16)" << keys << "}";
+    const std::string config = "--config=" + path;
+    const char* const argv[] = {"train_gpt", "--mesh=", config.c_str(), argument.c_str()};
+    ParseFlags(4, argv, TrainGptUsage());
+    std::remove(path.c_str());
+    return GptRunFromFlags(256).grad_clip;
+  };
+  EXPECT_EQ(clip_of("", "--seed=1"), 0);
+  EXPECT_EQ(clip_of(R"(, "gradient_clipping": 0.5)", "--seed=1"), 0.5);
+  EXPECT_EQ(clip_of(R"(, "gradient_clipping": "auto")", "--seed=1"), 1);
+  EXPECT_EQ(clip_of("", "--grad_clip=2"), 2);
 }
 
 // Through the program's own door: the file is known by its keys, and the command line counts.

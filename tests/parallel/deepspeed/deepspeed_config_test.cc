@@ -67,6 +67,7 @@ TEST(DeepSpeedConfigTest, AutoIsAsIfTheKeyWereNotThere) {
                   "warmup_max_lr": "auto"}}
   })");
   EXPECT_FALSE(config.train_batch_size || config.gradient_clipping || config.fp16);
+  EXPECT_TRUE(config.auto_clipping);
   EXPECT_EQ(config.bf16, false);
   EXPECT_EQ(config.zero_optimization, (DeepSpeedZero{.stage = 2}));
   EXPECT_THAT(config.optimizer->auto_params, ElementsAre("lr", "betas"));
