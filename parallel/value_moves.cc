@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "dtensor/host_memory.h"
 #include "dtensor/mesh_transfer.h"
 #include "dtensor/redistribution/agreement.h"
@@ -175,12 +177,21 @@ void CheckAll(const Holdings& from, const Holdings& to, bool may_cast, const cha
   }
 }
 
-// This rank's, or an undefined one.
-DTensor Find(NamedTensors tensors, const std::string& name) {
-  const auto found =
-      std::find_if(tensors.begin(), tensors.end(), [&](const auto& entry) { return entry.first == name; });
-  return found == tensors.end() ? DTensor() : found->second;
-}
+// This rank's.
+class TensorsByName {
+ public:
+  // Views the names.
+  explicit TensorsByName(NamedTensors tensors) : tensors_(tensors.begin(), tensors.end()) {}
+
+  // Undefined if there is none.
+  DTensor Find(const std::string& name) const {
+    const auto found = tensors_.find(name);
+    return found == tensors_.end() ? DTensor() : found->second;
+  }
+
+ private:
+  const absl::flat_hash_map<absl::string_view, DTensor> tensors_;
+};
 
 }  // namespace
 
@@ -189,9 +200,10 @@ void MoveValue(const DTensor& from, const DTensor& to, const char* what) {
 }
 
 void MoveByName(NamedTensors from, NamedTensors to, const char* what) {
+  const TensorsByName here(from);
   std::vector<DTensor> sources;
   for (const auto& [name, target] : to) {
-    const DTensor& source = sources.emplace_back(Find(from, name));
+    const DTensor& source = sources.emplace_back(here.Find(name));
     if (!source.defined()) ThrowMissing(name, from.size(), what);
     CheckType(name, source.type(), target.type(), /*may_cast=*/false, what);
     const DeviceMesh &mesh = source.context()->mesh(), &target_mesh = target.context()->mesh();
@@ -217,19 +229,20 @@ void MoveByName(MeshContext& whole, NamedTensors from, NamedTensors to, bool may
   held.Check(whole.mesh(), what);
   wanted.Check(whole.mesh(), what);
   CheckAll(held, wanted, may_cast, what);
+  const TensorsByName from_here(from), to_here(to);
   for (const auto& [name, targets] : wanted.tensors()) {
     for (const Held& target : targets) {
       const Held& source = Source(held.tensors().at(name), target);
       const bool gives = source.mesh.Contains(rank), gets = target.mesh.Contains(rank);
       if (!gives && !gets) continue;
-      const DTensor own = gets ? Find(to, name) : DTensor();
+      const DTensor own = gets ? to_here.Find(name) : DTensor();
       if (source.mesh == target.mesh) {
-        MoveValue(Find(from, name), own, what);
+        MoveValue(from_here.Find(name), own, what);
         continue;
       }
       const DTensor moved =
           Redistribute({source.mesh, source.layout, target.mesh, target.layout, source.type},
-                       gives ? ToDevice(Find(from, name).Detach()) : DTensor(),
+                       gives ? ToDevice(from_here.Find(name).Detach()) : DTensor(),
                        gets ? own.context()->DeviceSide() : nullptr);
       if (gets) Write(moved, own, what);
     }
