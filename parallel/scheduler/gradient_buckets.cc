@@ -312,8 +312,8 @@ void GradientBuckets::Issue(Bucket& bucket) {
   const PathGuard path(context_.state(), bucket.path_id);
   const PurposeGuard purpose(context_.state(), Purpose::kGrad);
   const MemoryKindGuard kind(*context_.allocator(), MemoryKind::kGrad);
-  // Whole gradients of sharded parameters: of one unit at a time, beside the one that backward makes.
-  if (IsUnit(bucket) && outstanding_) std::exchange(outstanding_, nullptr)->Settle();
+  // A GPU's lane keeps whole gradients until the rank's stream waits for it: the host issues all of backward ahead.
+  if (Shrinks(bucket) && outstanding_) std::exchange(outstanding_, nullptr)->Settle();
   if (!moved.empty()) IssueMoves(bucket, moved);
   if (!compressed.empty()) IssueCompressed(bucket, compressed);
 }
@@ -331,7 +331,7 @@ void GradientBuckets::IssueMoves(const Bucket& bucket, const std::vector<int>& m
     });
   }
   std::vector<DTensor> results = RedistributeEach(moves, options_.lane);
-  if (IsUnit(bucket)) outstanding_ = results[0].impl()->pending();
+  if (Shrinks(bucket)) outstanding_ = results[0].impl()->pending();
   SumReplicas(moves, moved, &results);
   BringToHost();
   for (size_t i = 0; i < moved.size(); ++i) {
@@ -359,13 +359,13 @@ void GradientBuckets::BringToHost() {
 }
 
 void GradientBuckets::IssueCompressed(const Bucket& bucket, const std::vector<int>& compressed) {
+  const bool shrinks = Shrinks(bucket);
   std::vector<ArrivedGradient> gradients;
-  for (const int index : compressed) {
+  for (const int index : compressed)
     gradients.push_back({index, std::exchange(leaves_[index].gradient, DTensor())});
-  }
   std::vector<DTensor> sums =
       compression_->Reduce(std::move(gradients), options_.lane, options_.replica_lane);
-  if (IsUnit(bucket)) outstanding_ = compression_->first_sums();
+  if (shrinks) outstanding_ = compression_->first_sums();
   BringToHost();
   for (size_t i = 0; i < sums.size(); ++i) Leave(leaves_[compressed[i]], compressed[i], std::move(sums[i]));
 }

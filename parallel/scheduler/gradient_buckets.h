@@ -1,6 +1,7 @@
 #ifndef WEFT_PARALLEL_SCHEDULER_GRADIENT_BUCKETS_H_
 #define WEFT_PARALLEL_SCHEDULER_GRADIENT_BUCKETS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "dtensor/tape/gradient_sink.h"
 #include "dtensor/tape/leaf_node.h"
 #include "mesh/layout.h"
+#include "mesh/shard_math.h"
 #include "parallel/compression/gradient_compression.h"
 #include "runtime/tensor/tensor_type.h"
 
@@ -71,10 +73,12 @@ struct BucketOptions {
 //
 // Cost:    per pass that syncs: of each gradient the redistribution to its layout. After a pass that notes the order: one
 //          all-reduce of 8 bytes per leaf; with find_unused, one of 16 bytes per leaf, and 16 more, in every pass.
-// Memory:  gradients of a bucket stay until it has moved. A reduction to the layout that a gradient has works
-//          in its place. What is to rest on the host (LeafNode::on_host) is brought there when the next bucket is on its
-//          way, so that two buckets of it are on the device. With find_unused nothing moves before the pass's end: all
-//          gradients stay until then, whole ones of all units.
+// Memory:  gradients of a bucket stay until it has moved. Where less than these rests here (units, ZeRO), the next such bucket
+//          waits for that: whole gradients are those of one bucket on its way, and those that are not issued yet. A
+//          reduction to the layout that a gradient has works in its place. What is to rest on the host
+//          (LeafNode::on_host) is brought there when the next bucket is on its way, so that two buckets of it are on the
+//          device. With find_unused nothing moves before the pass's end: all gradients stay until then, whole ones of all
+//          units.
 // Source:  Li et al., "PyTorch distributed: experiences on accelerating data parallel training", 2020.
 // Threads: the rank's thread.
 class GradientBuckets final : public GradientSink {
@@ -148,8 +152,16 @@ class GradientBuckets final : public GradientSink {
   void Issue(Bucket& bucket);
   void IssueMoves(const Bucket& bucket, const std::vector<int>& moved);
   void IssueCompressed(const Bucket& bucket, const std::vector<int>& compressed);
-  bool IsUnit(const Bucket& bucket) const {
-    return leaves_[bucket.leaves[0]].spec.unit >= 0 && !options_.holds_all;
+  // Whether less rests here of any of its gradients than was made: memory that is free once the bucket has moved.
+  bool Shrinks(const Bucket& bucket) const {
+    const auto shrinks = [this](int index) {
+      const BucketLeaf& spec = leaves_[index].spec;
+      const DTensor& gradient = leaves_[index].gradient;
+      if (!gradient.defined()) return false;
+      const ShardBox box = LocalBox(spec.type.shape, spec.layout, context_.mesh(), context_.coordinate());
+      return box.shape.num_elements() < gradient.impl()->piece().num_elements();
+    };
+    return !options_.holds_all && std::any_of(bucket.leaves.begin(), bucket.leaves.end(), shrinks);
   }
   void Leave(const Leaf& leaf, int index, DTensor result);
   void SumReplicas(const std::vector<EachMove>& moves, const std::vector<int>& moved,
@@ -167,7 +179,7 @@ class GradientBuckets final : public GradientSink {
   size_t next_ = 0;  // bucket to issue
   std::vector<std::pair<int, DTensor>>
       to_host_;                             // leaves and what they get of the last bucket that was issued
-  IntrusivePtr<PendingMoves> outstanding_;  // of a unit's bucket: no second one is issued before it has moved
+  IntrusivePtr<PendingMoves> outstanding_;  // of one that shrinks: the next such waits for it
   std::unique_ptr<GradientCompression> compression_;
   std::function<void(int)> observer_;
 };
