@@ -57,11 +57,12 @@ void CheckCanRun(const PipelineSchedule& schedule, const ExecutorOptions& option
 //   PipelineExecutor pipeline(model, GenerateSchedule("1f1b", {.ranks = 4, .microbatches = 8}));
 //   trainer.Step(pipeline, microbatches);
 //
-// Receives are posted where the list has them and waited for by what reads them, sends are waited for by nobody: so
-// messages travel while the rank computes. What a stage saved for backward goes as the schedule says: I leaves what W
-// reads, the stage's inputs and the gradients of products; W, or B, leaves nothing. Gradients add up on each rank and
-// are reduced once a step (REDUCE_GRAD, or at the end where the list has none); parameters of FSDP units are whole from
-// UNSHARD to RESHARD, or all the step where the list has none. Pairs that overlap run one part after the other.
+// Receives are posted where the list has them and waited for by what reads them. Sends are waited for by nobody, unless more
+// are under way than there are stages (StageMessages): so messages travel while the rank computes. What a stage saved for
+// backward goes as the schedule says: I leaves what W reads, the stage's inputs and the gradients of products; W, or B,
+// leaves nothing. Gradients add up on each rank and are reduced once a step (REDUCE_GRAD, or at the end where the list has
+// none); parameters of FSDP units are whole from UNSHARD to RESHARD, or all the step where the list has none. Pairs that
+// overlap run one part after the other.
 //
 // Schedules that update within the step (WeightVersions other than kOne): a microbatch's backward reads the weights that its
 // forward read, whatever updates came in between; an update goes on in a copy while microbatches in flight read what it

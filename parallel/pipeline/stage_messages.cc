@@ -101,9 +101,18 @@ StageMessages::StageMessages(const ModelStages& stages, const IntrusivePtr<MeshC
       });
 }
 
-void StageMessages::Send(int to, Tag tag, const DTensor& tensor) {
+Work StageMessages::Send(int to, Tag tag, const DTensor& tensor) {
   const Tensor piece = Contiguous(tensor.ToLocal(), part_->allocator());
-  sent_.push_back(edges_->Send(piece, to, tag, {.async = true, .tag = part_->state().tag()}));
+  return edges_->Send(piece, to, tag, {.async = true, .tag = part_->state().tag()});
+}
+
+void StageMessages::Keep(int to, Tag tag, std::vector<Work> works) {
+  std::deque<std::vector<Work>>& sent = sent_[{to, tag}];
+  sent.push_back(std::move(works));
+  if (std::ssize(sent) <= stages_.num_stages()) return;
+  const std::vector<Work> oldest = std::move(sent.front());
+  sent.pop_front();
+  for (const Work& work : oldest) work.Wait();
 }
 
 Arrival StageMessages::Recv(int from, Tag tag, const HandedTensors& handed) {
@@ -123,8 +132,9 @@ void StageMessages::SendForward(int stage, const std::string& kind, const Handed
                                 absl::Span<const DTensor> outputs) {
   const int to = PlaceOf(stage + 1);
   const auto [told, is_new] = told_.try_emplace({stage, kind}, handed);
+  std::vector<Work> works;
   if (is_new || tells_always_) {
-    Tell(to, handed);
+    works.push_back(Tell(to, handed));
   } else if (told->second != handed) {
     const DeviceMesh& mesh = part_->mesh();
     Throw(absl::StatusCode::kFailedPrecondition, "pipeline: stage ", stage, " hands on ",
@@ -132,7 +142,8 @@ void StageMessages::SendForward(int stage, const std::string& kind, const Handed
           ": expected the same, which the next stage waits for; where a hook has changed it, make another "
           "PipelineExecutor");
   }
-  for (const DTensor& output : outputs) Send(to, kForward, output);
+  for (const DTensor& output : outputs) works.push_back(Send(to, kForward, output));
+  Keep(to, kForward, std::move(works));
 }
 
 Arrival StageMessages::RecvForward(int stage, const std::string& kind) {
@@ -143,7 +154,10 @@ Arrival StageMessages::RecvForward(int stage, const std::string& kind) {
 }
 
 void StageMessages::SendBackward(int stage, absl::Span<const DTensor> gradients) {
-  for (const DTensor& gradient : gradients) Send(PlaceOf(stage - 1), kBackward, gradient);
+  const int to = PlaceOf(stage - 1);
+  std::vector<Work> works;
+  for (const DTensor& gradient : gradients) works.push_back(Send(to, kBackward, gradient));
+  Keep(to, kBackward, std::move(works));
 }
 
 Arrival StageMessages::RecvBackward(int stage, const HandedTensors& handed) {
@@ -153,7 +167,11 @@ Arrival StageMessages::RecvBackward(int stage, const HandedTensors& handed) {
 }
 
 void StageMessages::Finish() {
-  for (const Work& work : std::exchange(sent_, {})) work.Wait();
+  for (const auto& [to, sent] : std::exchange(sent_, {})) {
+    for (const std::vector<Work>& works : sent) {
+      for (const Work& work : works) work.Wait();
+    }
+  }
 }
 
 DTensors StageMessages::SpreadOutputs(const DTensors& outputs) {
@@ -179,9 +197,9 @@ DTensors StageMessages::SpreadOutputs(const DTensors& outputs) {
   return spread;
 }
 
-void StageMessages::Tell(int to, const HandedTensors& handed) {
+Work StageMessages::Tell(int to, const HandedTensors& handed) {
   const Tensor message = Tensor::FromValues<int64_t>({kWords}, ToWords(handed), part_->allocator());
-  sent_.push_back(edges_->Send(message, to, kForward, {.async = true, .tag = part_->state().tag()}));
+  return edges_->Send(message, to, kForward, {.async = true, .tag = part_->state().tag()});
 }
 
 HandedTensors StageMessages::Hear(int from) {

@@ -3,6 +3,7 @@
 #ifndef WEFT_PARALLEL_PIPELINE_STAGE_MESSAGES_H_
 #define WEFT_PARALLEL_PIPELINE_STAGE_MESSAGES_H_
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -47,7 +48,10 @@ struct Arrival {
 // The messages between the stages of this rank and those of others: each rank sends its own piece to the rank of the
 // next stage that has the same coordinates otherwise, since layouts of both stages' slices are the same. There is a
 // queue for each directed edge and each of the two directions of the model; so nothing waits for what goes another way.
-// All are asynchronous; what is sent stays in memory until it has been received.
+// All are asynchronous, and what is sent stays in memory until it has been received. The host may be far ahead of a device,
+// which alone knows when that is: so no more is under way than the model has stages, of one edge and direction. Behind that
+// the rank waits for the oldest, on a GPU its stream. No list that the checker passes stands still for it: there each send might
+// wait for its receive (deadlock.h).
 //
 // What a stage hands on is told by it, once for each kind of microbatch: a message of some words ahead of the first.
 //
@@ -81,9 +85,11 @@ class StageMessages {
   enum Tag { kForward, kBackward };
 
   int PlaceOf(int stage) const { return stages_.stage_ranks[stage]; }
-  void Send(int to, Tag tag, const DTensor& tensor);
+  Work Send(int to, Tag tag, const DTensor& tensor);
   Arrival Recv(int from, Tag tag, const HandedTensors& handed);
-  void Tell(int to, const HandedTensors& handed);
+  Work Tell(int to, const HandedTensors& handed);
+  // What one call has sent. Waits for the oldest where too much is under way.
+  void Keep(int to, Tag tag, std::vector<Work> works);
   HandedTensors Hear(int from);
 
   ModelStages stages_;
@@ -92,7 +98,8 @@ class StageMessages {
   std::unique_ptr<Edges> edges_;  // null: one rank has all stages
   // By the stage that hands on, and the kind.
   std::map<std::pair<int, std::string>, HandedTensors> told_, heard_;
-  std::vector<Work> sent_;
+  // By whom to and what; of each call, the oldest first.
+  std::map<std::pair<int, Tag>, std::deque<std::vector<Work>>> sent_;
 };
 
 // What microbatches have in common whose stages hand on the same: how their inputs lie, which of them want a gradient, and

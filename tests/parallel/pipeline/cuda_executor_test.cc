@@ -1,6 +1,8 @@
 // Stages on emulated GPUs over a fake NCCL: messages run in streams of their own, and the gradients are those of CPUs.
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -8,14 +10,18 @@
 #include <string>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/pipeline/generator.h"
 #include "parallel/styles.h"
+#include "runtime/device/cuda/allocator.h"
+#include "runtime/device/cuda/check.h"
 #include "runtime/launch/run_ranks.h"
 #include "runtime/tensor/copy.h"
+#include "tests/cuda_emulator/emulator.h"
 #include "tests/parallel/pipeline/delayed_weights.h"
 #include "tests/parallel/pipeline/pipeline_cases.h"
 #include "tests/parallel/pipeline/products.h"
@@ -110,6 +116,50 @@ TEST(CudaExecutorTest, UpdatesWithinTheStepAreThoseOfOneCpu) {
     for (const char* beside : {"", ", dp=2"}) {
       const TrainingResult result = InStages(schedule, beside, job, FullyShard("dp"), OnEmulatedGpus);
       EXPECT_EQ(absl::StrJoin(Differences(expected, result, kF64Tolerance), "\n"), "") << name << beside;
+    }
+  }
+}
+
+// The most bytes that each rank has in a step during which its device stands still, beyond those from before.
+std::map<int, int64_t> PeaksFarAhead(const std::string& schedule, int microbatches) {
+  std::map<int, int64_t> peaks;
+  std::mutex mutex;
+  OnEmulatedGpus(2, [&](World& world) {
+    Products model(2);
+    Parallelize(model, world, DeviceMesh::Parse("pp=2"), StagedPlan(), {.dtype = DType::kF64});
+    PipelineExecutor pipeline(model, GenerateSchedule(schedule, {.ranks = 2, .microbatches = microbatches}));
+    const std::vector<Microbatch> parts = ProductParts(model.context(), microbatches);
+    const DTensor total = One(model.context());
+    const double expected = pipeline.Run(parts, total).Item();  // tells what stages hand on
+    Allocator& allocator = *world.allocator();
+    CheckCuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    allocator.ResetPeak();
+    const int64_t before = allocator.stats().live_bytes;
+    const auto may_run = std::make_shared<std::atomic<bool>>(false);
+    const absl::Cleanup release = [may_run] { *may_run = true; };
+    const CudaStreamRef stream = static_cast<CudaAllocator&>(allocator).rank_stream();
+    CheckCuda(cuda_emulator::IssueWhenReady(stream.handle(), [may_run] { return may_run->load(); }),
+              "IssueWhenReady");
+    const DTensor loss = pipeline.Run(parts, total);
+    const int64_t peak = allocator.stats().peak_bytes - before;
+    *may_run = true;
+    EXPECT_EQ(loss.Item(), expected) << schedule;
+    const std::lock_guard<std::mutex> lock(mutex);
+    peaks[world.rank()] = peak;
+  });
+  return peaks;
+}
+
+// What has been sent is no longer there at the step's end, though the host has issued all of the step before any of it has been
+// received.
+TEST(CudaExecutorTest, WhatIsSentGoesInTheOrderOfTheDevicesWork) {
+  constexpr int64_t kMessage = kRows * kDim * static_cast<int64_t>(sizeof(double));
+  for (const char* schedule : {"1f1b", "zb_h1"}) {
+    const std::map<int, int64_t> few = PeaksFarAhead(schedule, /*microbatches=*/8);
+    const std::map<int, int64_t> many = PeaksFarAhead(schedule, /*microbatches=*/40);
+    for (const int rank : {0, 1}) {
+      EXPECT_GT(few.at(rank), 0) << schedule;
+      EXPECT_LT(many.at(rank), few.at(rank) + 8 * kMessage) << schedule << ", rank " << rank;
     }
   }
 }
