@@ -367,49 +367,5 @@ TEST(GptDeepSpeedTest, TheFolderIsOfWhatIsOffloaded) {
   EXPECT_EQ(FlagsOf(nvme, "dp=2", "own.json").at("offload_folder"), "/nvme");
 }
 
-// "auto" is the program's own value; what is left out is DeepSpeed's default.
-TEST(GptDeepSpeedTest, AFileThatSaysNothingOfClippingDoesNotClip) {
-  const auto clip_of = [](const std::string& keys, const std::string& argument) {
-    const absl::FlagSaver saver;
-    const std::string path = testing::TempDir() + "/clip_config.json";
-    std::ofstream(path) << R"({"train_batch_size": 16)" << keys << "}";
-    const std::string config = "--config=" + path;
-    const char* const argv[] = {"train_gpt", "--mesh=", config.c_str(), argument.c_str()};
-    ParseFlags(4, argv, TrainGptUsage());
-    std::remove(path.c_str());
-    return GptRunFromFlags(256).grad_clip;
-  };
-  EXPECT_EQ(clip_of("", "--seed=1"), 0);
-  EXPECT_EQ(clip_of(R"(, "gradient_clipping": 0.5)", "--seed=1"), 0.5);
-  EXPECT_EQ(clip_of(R"(, "gradient_clipping": "auto")", "--seed=1"), 1);
-  EXPECT_EQ(clip_of("", "--grad_clip=2"), 2);
-}
-
-// Through the program's own door: the file is known by its keys, and the command line counts.
-TEST(GptDeepSpeedTest, AFileIsARun) {
-  const absl::FlagSaver saver;
-  const std::string path = testing::TempDir() + "/ds_config.json";
-  std::ofstream(path)
-      << R"({"train_batch_size": 16, "gradient_accumulation_steps": 2, "gradient_clipping": 0.5,
-                             "fp16": {"enabled": true, "loss_scale": 128}, "zero_optimization": {"stage": 2}, "steps_per_print": 7,
-                             "optimizer": {"type": "AdamW", "params": {"lr": 0.5, "weight_decay": 0.25, "eps": 1e-6}}})";
-  const std::string config = "--config=" + path;
-  const char* const argv[] = {"train_gpt", "--mesh=dp=4", config.c_str(), "--grad_clip=2"};
-  const ParsedFlags parsed = ParseFlags(4, argv, TrainGptUsage());
-  std::remove(path.c_str());
-  const GptRun run = GptRunFromFlags(256);
-  EXPECT_EQ(run.batch, 16);
-  EXPECT_EQ(run.microbatches, 2);
-  EXPECT_EQ(run.grad_clip, 2);
-  EXPECT_EQ(run.compute_dtype, DType::kF16);
-  EXPECT_EQ(run.loss_scale, (LossScaleOptions{.initial = 128, .interval = 0}));
-  EXPECT_EQ(run.plan, GptPlan(run.mesh, DataPlan::kZero2, /*sequence_parallel=*/false));
-  EXPECT_EQ(run.log_every, 7);
-  EXPECT_EQ(run.schedule.peak, 0.5);
-  EXPECT_EQ(MakeGptSchedule(run)(run.steps), 0.5);
-  EXPECT_EQ(run.adamw, (AdamWOptions{.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-6, .weight_decay = 0.25}));
-  EXPECT_TRUE(parsed.Given("plan") && parsed.Given("batch") && !parsed.Given("heads"));
-}
-
 }  // namespace
 }  // namespace weft
