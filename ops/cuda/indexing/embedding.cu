@@ -104,7 +104,7 @@ void EmbeddingGrad(const KernelCall<EmbeddingGradAttributes, NoScalars>& call) {
   const Tensor dy = CudaDense(call.inputs[1], allocator);
   const int64_t count = tokens.num_elements();
   CudaSumByList(call, table, dy.Reshape({count, table.shape()[1]}), /*dim=*/0, tokens.Reshape({count}),
-                call.output_boxes[0].offset[0]);
+                CudaSlots(call.output_boxes[0], /*dim=*/0, table.dtype()));
 }
 
 const RegisterKernel kRegister(kEmbedding, DeviceType::kCuda, Embedding);

@@ -61,7 +61,8 @@ void Gather(const KernelCall<GatherAttributes, NoScalars>& call) {
 void ScatterSum(const KernelCall<ScatterSumAttributes, NoScalars>& call) {
   const int dim = call.attributes().dim;
   CudaSumByBlock(call, call.outputs[0], CudaDense(call.inputs[1], call.context.allocator), dim,
-                 CudaIndices(call.inputs[0], call.context.allocator), call.output_boxes[0].offset[dim],
+                 CudaIndices(call.inputs[0], call.context.allocator),
+                 CudaSlots(call.output_boxes[0], dim, call.outputs[0].dtype()),
                  EmptyPlace(call.attributes().to_add));
 }
 

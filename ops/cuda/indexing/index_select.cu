@@ -41,7 +41,8 @@ void IndexSelect(const KernelCall<IndexAttributes, NoScalars>& call) {
 void IndexAdd(const KernelCall<IndexAddAttributes, NoScalars>& call) {
   const int dim = call.attributes().dim;
   CudaSumByList(call, call.outputs[0], CudaDense(call.inputs[1], call.context.allocator), dim,
-                CudaIndices(call.inputs[0], call.context.allocator), call.output_boxes[0].offset[dim],
+                CudaIndices(call.inputs[0], call.context.allocator),
+                CudaSlots(call.output_boxes[0], dim, call.outputs[0].dtype()),
                 EmptyPlace(call.attributes().to_add));
 }
 
@@ -53,7 +54,7 @@ void IndexZero(const KernelCall<IndexZeroAttributes, NoScalars>& call) {
   const Tensor x = CudaDense(call.inputs[0], call.context.allocator);
   const Tensor index = CudaIndices(call.inputs[1], call.context.allocator);
   const int64_t slots = y.shape()[dim];
-  const Tensor counts = CudaCountPlaces(call, index, call.input_boxes[0].offset[dim], slots);
+  const Tensor counts = CudaCountPlaces(call, index, CudaSlots(call.input_boxes[0], dim, y.dtype()));
   int64_t inner = 1;
   for (int d = dim + 1; d < y.ndim(); ++d) inner *= y.shape()[d];
   VisitDType(y.dtype(), [&](auto tag) {

@@ -22,8 +22,7 @@ struct ReduceExtents {
   int64_t outer = 1;
   int64_t inner = 1;
   int64_t terms = 0;  // of src along the dim
-  int64_t slots = 0;  // of y
-  int64_t first = 0;  // y's offset
+  CudaSlots slots;    // of y
 };
 
 // NaN wins an extremum; integers wrap.
@@ -45,18 +44,20 @@ __device__ C Combine(C a, C b) {
 // A column is one thread's: it combines in memory that nobody else touches, in order. `y` has x's elements, or
 // what changes no result.
 template <class T, ReduceOp kReduce>
-__global__ void ReduceColumnsKernel(ReduceExtents n, const int64_t* index, const T* src, WideOf<T>* y) {
+__global__ void ReduceColumnsKernel(ReduceExtents n, const int64_t* index, const T* src, WideOf<T> bad,
+                                    WideOf<T>* y) {
   using C = WideOf<T>;
   ForEachOfGrid(n.outer * n.inner, [&](int64_t column) {
     const int64_t outer = column / n.inner;
     const int64_t k = column % n.inner;
     const int64_t from = outer * n.terms * n.inner + k;
-    C* const to = y + outer * n.slots * n.inner + k;
+    C* const to = y + outer * n.slots.count * n.inner + k;
     for (int64_t j = 0; j < n.terms; ++j) {
-      const int64_t slot = index[from + j * n.inner] - n.first;
-      if (slot < 0 || slot >= n.slots) continue;
+      const int64_t at = index[from + j * n.inner];
+      const int64_t slot = n.slots.Find(at);
+      if (slot < 0) continue;
       C& value = to[slot * n.inner];
-      value = Combine<kReduce, C>(value, static_cast<C>(src[from + j * n.inner]));
+      value = Combine<kReduce, C>(value, n.slots.IsBad(at) ? bad : static_cast<C>(src[from + j * n.inner]));
     }
   });
 }
@@ -93,7 +94,7 @@ void ReduceTyped(const Call& call, const ReduceExtents& n, bool takes_x) {
     const Tensor index = CudaIndices(call.inputs[1], call.context.allocator);
     const Tensor src = CudaDense(call.inputs[2], call.context.allocator);
     LaunchCuda(KernelStream(call), GridOver(n.outer * n.inner), ReduceColumnsKernel<T, kReduce>, n,
-               index.data<int64_t>(), src.data<T>(), slots.data<C>());
+               index.data<int64_t>(), src.data<T>(), BadElement<C>(), slots.data<C>());
   }
   if (!direct) CopyTensor(slots, y);
 }
@@ -102,14 +103,12 @@ void ScatterReduce(const Call& call) {
   const ScatterReduceAttributes& a = call.attributes();
   const Tensor& y = call.outputs[0];
   if (y.num_elements() == 0) return;
-  ReduceExtents n;
+  ReduceExtents n = {.slots = CudaSlots(call.output_boxes[0], a.dim, y.dtype())};
   for (int d = 0; d < y.ndim(); ++d) {
     if (d < a.dim) n.outer *= y.shape()[d];
     if (d > a.dim) n.inner *= y.shape()[d];
   }
   n.terms = call.inputs[2].shape()[a.dim];
-  n.slots = y.shape()[a.dim];
-  n.first = call.output_boxes[0].offset[a.dim];
   const bool takes_x = call.input_boxes[1].offset[a.dim] == 0;
   VisitDType(y.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;

@@ -18,7 +18,8 @@ void SelectionGrad(const KernelCall<SelectionAttributes, NoScalars>& call) {
   const SelectionAttributes& a = call.attributes();
   const auto& allocator = call.context.allocator;
   CudaSumByBlock(call, call.outputs[0], CudaDense(call.inputs[1], allocator), a.dim,
-                 CudaIndices(call.inputs[0], allocator), call.output_boxes[0].offset[a.dim]);
+                 CudaIndices(call.inputs[0], allocator),
+                 CudaSlots(call.output_boxes[0], a.dim, call.outputs[0].dtype()));
 }
 
 const RegisterKernel kRegister(kSort, DeviceType::kCuda, Sort);

@@ -4,6 +4,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "ops/cuda/blocks/indices.h"
 #include "ops/cuda/blocks/kernel_stream.h"
 #include "ops/cuda/indexing/sum_by_index.h"
 #include "runtime/device/cuda/launch.h"
@@ -32,9 +33,10 @@ struct SumExtents {
   int64_t outer = 1;
   int64_t inner = 1;
   int64_t terms = 0;  // of src along the dim
-  int64_t slots = 0;  // of y
+  CudaSlots slots;    // of y
 
-  SumExtents(const Tensor& y, const Tensor& src, int dim) : terms(src.shape()[dim]), slots(y.shape()[dim]) {
+  SumExtents(const Tensor& y, const Tensor& src, int dim, const CudaSlots& slots)
+      : terms(src.shape()[dim]), slots(slots) {
     for (int d = 0; d < y.ndim(); ++d) {
       if (d < dim) outer *= y.shape()[d];
       if (d > dim) inner *= y.shape()[d];
@@ -46,11 +48,10 @@ struct SumExtents {
 // Sums by index in a fixed order without sorting: a counting sort of the places (count, scan, put), whose
 // third step leaves the places of one index in any order, and then each block puts its few places in order
 // before it adds. Adding by atomics would be one kernel, of other bits in every run.
-__global__ void CountPlacesKernel(const int64_t* index, int64_t count, int64_t first, int64_t slots,
-                                  int* counts) {
+__global__ void CountPlacesKernel(const int64_t* index, int64_t count, CudaSlots slots, int* counts) {
   ForEachOfGrid(count, [&](int64_t j) {
-    const int64_t slot = index[j] - first;
-    if (slot >= 0 && slot < slots) atomicAdd(&counts[slot], 1);
+    const int64_t slot = slots.Find(index[j]);
+    if (slot >= 0) atomicAdd(&counts[slot], 1);
   });
 }
 
@@ -86,12 +87,15 @@ __global__ void ScanCountsKernel(const int* counts, int64_t slots, int* starts, 
   if (thread == kScanThreads - 1) starts[slots] = sums[thread];
 }
 
+// Place j of the list as runs hold it: ~j, which is below 0, if its index is bad.
+__device__ int PlaceOf(int64_t j, bool is_bad) { return static_cast<int>(is_bad ? ~j : j); }
+
 // Every place goes to the run of its index, in any order.
-__global__ void PutPlacesKernel(const int64_t* index, int64_t count, int64_t first, int64_t slots, int* next,
+__global__ void PutPlacesKernel(const int64_t* index, int64_t count, CudaSlots slots, int* next,
                                 int* places) {
   ForEachOfGrid(count, [&](int64_t j) {
-    const int64_t slot = index[j] - first;
-    if (slot >= 0 && slot < slots) places[atomicAdd(&next[slot], 1)] = static_cast<int>(j);
+    const int64_t slot = slots.Find(index[j]);
+    if (slot >= 0) places[atomicAdd(&next[slot], 1)] = PlaceOf(j, slots.IsBad(index[j]));
   });
 }
 
@@ -114,29 +118,33 @@ __device__ void OrderPlaces(const int* places, int count, int* ordered) {
 // list.
 template <class T, int kPack>
 __global__ void __launch_bounds__(kSumThreads)
-    SumPlacesKernel(SumExtents n, const int64_t* index, int64_t first, const int* starts, const int* places,
-                    const T* src, SumType<T> start, T* y) {
+    SumPlacesKernel(SumExtents n, const int64_t* index, const int* starts, const int* places, const T* src,
+                    SumType<T> start, SumType<T> bad, T* y) {
   using C = SumType<T>;
   struct alignas(sizeof(T) * kPack) Pack {
     T at[kPack];
   };
   __shared__ int ordered[kMostPlaces];
-  for (int64_t block = blockIdx.x; block < n.slots * n.outer; block += gridDim.x) {
+  for (int64_t block = blockIdx.x; block < n.slots.count * n.outer; block += gridDim.x) {
     __syncthreads();  // `ordered` is read until the round before has ended
-    const int64_t slot = block % n.slots, outer = block / n.slots;
+    const int64_t slot = block % n.slots.count, outer = block / n.slots.count;
     const int begin = starts[slot];
     const int count = starts[slot + 1] - begin;
     const bool is_listed = count <= kMostPlaces;
     if (is_listed) OrderPlaces(places + begin, count, ordered);
     __syncthreads();
     const T* const terms = src + outer * n.terms * n.inner;
-    T* const to = y + (outer * n.slots + slot) * n.inner;
+    T* const to = y + (outer * n.slots.count + slot) * n.inner;
     for (int64_t k = int64_t{threadIdx.x} * kPack; k < n.inner; k += int64_t{kSumThreads} * kPack) {
       C sums[kPack];
 #pragma unroll
       for (int i = 0; i < kPack; ++i) sums[i] = start;
-      const auto add = [&](int64_t place) {
-        const Pack term = *reinterpret_cast<const Pack*>(terms + place * n.inner + k);
+      bool has_bad = false;
+      // A bad place's row is read as others are: it is there, and no load waits for a test.
+      const auto add = [&](int place) {
+        has_bad |= place < 0;
+        const int64_t row = place < 0 ? ~place : place;
+        const Pack term = *reinterpret_cast<const Pack*>(terms + row * n.inner + k);
 #pragma unroll
         for (int i = 0; i < kPack; ++i) sums[i] = AddTerm(sums[i], static_cast<C>(term.at[i]));
       };
@@ -147,12 +155,12 @@ __global__ void __launch_bounds__(kSumThreads)
         for (int i = 0; i < count; ++i) add(ordered[i]);
       } else {
         for (int64_t j = 0; j < n.terms; ++j) {
-          if (index[j] == first + slot) add(j);
+          if (n.slots.Find(index[j]) == slot) add(PlaceOf(j, n.slots.IsBad(index[j])));
         }
       }
       Pack result;
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) result.at[i] = ConvertElement<T>(sums[i]);
+      for (int i = 0; i < kPack; ++i) result.at[i] = ConvertElement<T>(has_bad ? bad : sums[i]);
       *reinterpret_cast<Pack*>(to + k) = result;
     }
   }
@@ -161,19 +169,20 @@ __global__ void __launch_bounds__(kSumThreads)
 // A column is one thread's: it adds in memory that nobody else touches, in order.
 // Neighbouring threads take neighbouring columns, so each step of their loops reads side by side.
 template <class T>
-__global__ void SumColumnsKernel(SumExtents n, const int64_t* index, int64_t first, const T* src,
+__global__ void SumColumnsKernel(SumExtents n, const int64_t* index, const T* src, SumType<T> bad,
                                  SumType<T>* sums) {
   using C = SumType<T>;
   ForEachOfGrid(n.outer * n.inner, [&](int64_t column) {
     const int64_t outer = column / n.inner;
     const int64_t k = column % n.inner;
     const int64_t from = outer * n.terms * n.inner + k;
-    C* const to = sums + outer * n.slots * n.inner + k;
+    C* const to = sums + outer * n.slots.count * n.inner + k;
     for (int64_t j = 0; j < n.terms; ++j) {
-      const int64_t slot = index[from + j * n.inner] - first;
-      if (slot < 0 || slot >= n.slots) continue;
+      const int64_t at = index[from + j * n.inner];
+      const int64_t slot = n.slots.Find(at);
+      if (slot < 0) continue;
       C& sum = to[slot * n.inner];
-      sum = AddTerm(sum, static_cast<C>(src[from + j * n.inner]));
+      sum = AddTerm(sum, n.slots.IsBad(at) ? bad : static_cast<C>(src[from + j * n.inner]));
     }
   });
 }
@@ -193,50 +202,51 @@ void VisitSummed(DType dtype, const Function& function) {
 
 }  // namespace
 
-Tensor CudaCountPlaces(const KernelCallBase& call, const Tensor& index, int64_t first, int64_t slots) {
-  const Tensor counts = Tensor::Empty(call.context.allocator, DType::kI32, {slots});
+Tensor CudaCountPlaces(const KernelCallBase& call, const Tensor& index, const CudaSlots& slots) {
+  const Tensor counts = Tensor::Empty(call.context.allocator, DType::kI32, {slots.count});
   FillTensor(counts, 0);
-  if (index.num_elements() > 0 && slots > 0) {
+  if (index.num_elements() > 0 && slots.count > 0) {
     LaunchCuda(KernelStream(call), GridOver(index.num_elements()), CountPlacesKernel, index.data<int64_t>(),
-               index.num_elements(), first, slots, counts.data<int32_t>());
+               index.num_elements(), slots, counts.data<int32_t>());
   }
   return counts;
 }
 
 void CudaSumByList(const KernelCallBase& call, const Tensor& y, const Tensor& src, int dim,
-                   const Tensor& index, int64_t first, double start) {
+                   const Tensor& index, const CudaSlots& slots, double start) {
   if (y.num_elements() == 0) return;
-  const SumExtents n(y, src, dim);
+  const SumExtents n(y, src, dim, slots);
   if (n.terms == 0) return FillTensor(y, start);
   WEFT_CHECK(n.terms <= std::numeric_limits<int>::max(), n.terms, " indices");
   const CudaStreamRef stream = KernelStream(call);
   const auto& allocator = call.context.allocator;
-  const Tensor counts = CudaCountPlaces(call, index, first, n.slots);
-  const Tensor starts = Tensor::Empty(allocator, DType::kI32, {n.slots + 1});
-  const Tensor next = Tensor::Empty(allocator, DType::kI32, {n.slots});
+  const Tensor counts = CudaCountPlaces(call, index, slots);
+  const Tensor starts = Tensor::Empty(allocator, DType::kI32, {slots.count + 1});
+  const Tensor next = Tensor::Empty(allocator, DType::kI32, {slots.count});
   const Tensor places = Tensor::Empty(allocator, DType::kI32, {n.terms});
   const int64_t* const indices = index.data<int64_t>();
   LaunchCuda(stream, {.blocks = 1, .threads = kScanThreads}, ScanCountsKernel, counts.data<int32_t>(),
-             n.slots, starts.data<int32_t>(), next.data<int32_t>());
-  LaunchCuda(stream, GridOver(n.terms), PutPlacesKernel, indices, n.terms, first, n.slots,
-             next.data<int32_t>(), places.data<int32_t>());
+             slots.count, starts.data<int32_t>(), next.data<int32_t>());
+  LaunchCuda(stream, GridOver(n.terms), PutPlacesKernel, indices, n.terms, slots, next.data<int32_t>(),
+             places.data<int32_t>());
   VisitSummed(y.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
+    using C = SumType<T>;
     constexpr int kPack = 16 / sizeof(T);
     const auto address = reinterpret_cast<uintptr_t>(src.data()) | reinterpret_cast<uintptr_t>(y.data());
-    const int64_t blocks = std::min<int64_t>(n.slots * n.outer, std::numeric_limits<int>::max());
+    const int64_t blocks = std::min<int64_t>(slots.count * n.outer, std::numeric_limits<int>::max());
     const CudaGrid grid = {.blocks = static_cast<unsigned>(blocks), .threads = kSumThreads};
     const auto kernel =
         n.inner % kPack == 0 && address % 16 == 0 ? SumPlacesKernel<T, kPack> : SumPlacesKernel<T, 1>;
-    LaunchCuda(stream, grid, kernel, n, indices, first, starts.data<int32_t>(), places.data<int32_t>(),
-               src.data<T>(), ConvertElement<SumType<T>>(start), y.data<T>());
+    LaunchCuda(stream, grid, kernel, n, indices, starts.data<int32_t>(), places.data<int32_t>(),
+               src.data<T>(), ConvertElement<C>(start), BadElement<C>(), y.data<T>());
   });
 }
 
 void CudaSumByBlock(const KernelCallBase& call, const Tensor& y, const Tensor& src, int dim,
-                    const Tensor& index, int64_t first, double start) {
+                    const Tensor& index, const CudaSlots& slots, double start) {
   if (y.num_elements() == 0) return;
-  const SumExtents n(y, src, dim);
+  const SumExtents n(y, src, dim, slots);
   VisitSummed(y.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using C = SumType<T>;
@@ -246,7 +256,7 @@ void CudaSumByBlock(const KernelCallBase& call, const Tensor& y, const Tensor& s
     FillTensor(sums, start);
     if (n.terms > 0) {
       LaunchCuda(KernelStream(call), GridOver(n.outer * n.inner), SumColumnsKernel<T>, n,
-                 index.data<int64_t>(), first, src.data<T>(), sums.data<C>());
+                 index.data<int64_t>(), src.data<T>(), BadElement<C>(), sums.data<C>());
     }
     if (!direct) CopyTensor(sums, y);
   });

@@ -1,31 +1,32 @@
 #ifndef WEFT_OPS_CUDA_INDEXING_SUM_BY_INDEX_H_
 #define WEFT_OPS_CUDA_INDEXING_SUM_BY_INDEX_H_
 
+#include "ops/cuda/blocks/indices.h"
 #include "ops/op/kernel_call.h"
 #include "runtime/tensor/tensor.h"
 
 namespace weft {
 
-// For each v of [0, slots), i32: how many j have index[j] = first + v. Others are another rank's.
+// For each slot, i32: how many j have an index that goes there.
 //
 // Shape: index is a row-major i64 list.
-Tensor CudaCountPlaces(const KernelCallBase& call, const Tensor& index, int64_t first, int64_t slots);
+Tensor CudaCountPlaces(const KernelCallBase& call, const Tensor& index, const CudaSlots& slots);
 
-// y[o, v, k] = the sum of src[o, j, k] over the j with index[j] = first + v, in ascending order, from `start` on: gradients
-// of rows that a list selected. Indices outside y's range are another rank's. Halves are added in float and
-// rounded once; integers wrap.
+// y[o, v, k] = the sum of src[o, j, k] over the j with index[j] = slots.first + v, in ascending order, from `start` on:
+// gradients of rows that a list selected. Indices outside y's range are another rank's; one outside the whole
+// makes the slot that it goes to nan. Halves are added in float and rounded once; integers wrap.
 //
 // Shape: index is a row-major i64 list; y and src are row-major and differ in dim `dim` only; o runs over the
 //        dims before it, k over those after it.
 // Cost:  the list is sorted by counting, with integer atomics, whose order shows nowhere: the places of one
 //        index are then put in order. Workspace of two numbers per slot and one per place.
 void CudaSumByList(const KernelCallBase& call, const Tensor& y, const Tensor& src, int dim,
-                   const Tensor& index, int64_t first, double start = 0);
+                   const Tensor& index, const CudaSlots& slots, double start = 0);
 
-// y[o, v, k] = the sum of src[o, j, k] over the j with index[o, j, k] = first + v, in ascending order; as
+// y[o, v, k] = the sum of src[o, j, k] over the j with index[o, j, k] = slots.first + v, in ascending order; as
 // above, but the index is a block of src's shape. One thread adds up a column (o, k).
 void CudaSumByBlock(const KernelCallBase& call, const Tensor& y, const Tensor& src, int dim,
-                    const Tensor& index, int64_t first, double start = 0);
+                    const Tensor& index, const CudaSlots& slots, double start = 0);
 
 }  // namespace weft
 

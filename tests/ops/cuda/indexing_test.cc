@@ -1,0 +1,132 @@
+// CUDA kernels that write by index, emulated: what an index outside its range leaves behind.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ops/indexing/gather.h"
+#include "ops/indexing/index_select.h"
+#include "ops/indexing/scatter_reduce.h"
+#include "ops/op/kernel.h"
+#include "runtime/base/thread_pool.h"
+#include "runtime/device/device_backend.h"
+#include "runtime/tensor/copy.h"
+#include "tools/rules/local_kernel.h"
+#include "tools/rules/tensor_difference.h"
+
+namespace weft {
+namespace {
+
+class IndexingTest : public testing::Test {
+ protected:
+  // What the device's kernel makes of whole operands, on the CPU; `boxes` empty: whole outputs.
+  template <class A>
+  std::vector<Tensor> Run(const Op<A>& op, const std::vector<Tensor>& operands, const A& attributes,
+                          std::vector<ShardBox> boxes = {}) {
+    KernelContext context = {pool_, cuda_};
+    std::vector<Piece> pieces;
+    TensorTypes types;
+    for (const Tensor& operand : operands) {
+      pieces.push_back({CloneTensor(operand, cuda_), WholeBox(operand.shape())});
+      types.push_back({operand.dtype(), operand.shape()});
+    }
+    if (boxes.empty()) {
+      for (const TensorType& type : op.Infer(types, &attributes)) boxes.push_back(WholeBox(type.shape));
+    }
+    const NoScalars scalars;
+    std::vector<Tensor> outputs;
+    for (const Tensor& output : RunKernel(op, context, pieces, boxes, &attributes, &scalars)) {
+      outputs.push_back(OnHost(output));
+    }
+    return outputs;
+  }
+
+  // Numbers in the dtype, on the CPU.
+  Tensor Of(DType dtype, const Shape& shape, const std::vector<double>& values) {
+    return CastTensor(Tensor::FromValues<double>(shape, values), dtype, cpu_);
+  }
+
+  ThreadPool pool_{1};
+  const std::shared_ptr<Allocator> cpu_ = MakeCpuAllocator();
+  const std::shared_ptr<Allocator> cuda_ = MakeAllocator({DeviceType::kCuda});
+};
+
+// The CPU's kernels refuse them (tests/ops/indexing/gather_test.cc). Here each makes the place nearest to it nan; of integers
+// nothing is written.
+class BadIndicesTest : public IndexingTest {
+ protected:
+  // `floating` and `integers`: what y is to be.
+  template <class A>
+  void Expect(const Op<A>& op, const std::vector<Tensor>& operands, const A& attributes, const Shape& shape,
+              const std::vector<double>& floating, const std::vector<double>& integers) {
+    const DType dtype = operands.back().dtype();
+    const Tensor expected = Of(dtype, shape, IsFloating(dtype) ? floating : integers);
+    EXPECT_EQ(Difference(Run(op, operands, attributes)[0], expected, {}), "")
+        << op.name() << " of " << DTypeName(dtype);
+  }
+
+  const DType dtypes_[5] = {DType::kF32, DType::kF64, DType::kBF16, DType::kF16, DType::kI32};
+  const Tensor list_ = Tensor::FromValues<int64_t>({3}, {0, 4, -1});
+  const Tensor block_ = Tensor::FromValues<int64_t>({2, 3}, {0, 4, -1, 1, 1, 2});
+};
+
+TEST_F(BadIndicesTest, MakeSumsNan) {
+  for (const DType dtype : dtypes_) {
+    const Tensor src = Of(dtype, {2, 3}, {1, 2, 3, 4, 5, 6});
+    Expect(kScatterSum, {list_, Of(dtype, {3}, {1, 2, 3})}, {.dim = 0, .extent = 4}, {4}, {NAN, 0, 0, NAN},
+           {1, 0, 0, 0});
+    Expect(kScatterSum, {block_, src}, {.dim = 1, .extent = 4}, {2, 4}, {NAN, 0, 0, NAN, 0, 9, 6, 0},
+           {1, 0, 0, 0, 0, 9, 6, 0});
+    Expect(kIndexAdd, {list_, src}, {.dim = 1, .extent = 4}, {2, 4}, {NAN, 0, 0, NAN, NAN, 0, 0, NAN},
+           {1, 0, 0, 0, 4, 0, 0, 0});
+  }
+}
+
+TEST_F(BadIndicesTest, MakeReductionsNan) {
+  for (const DType dtype : dtypes_) {
+    const Tensor src = Of(dtype, {2, 3}, {1, 2, 3, 4, 5, 6});
+    const auto all = [&](double value) { return Of(dtype, {2, 4}, std::vector<double>(8, value)); };
+    Expect(kScatterReduce, {all(0), block_, src}, {.dim = 1, .reduce = ReduceOp::kMax}, {2, 4},
+           {NAN, 0, 0, NAN, 0, 5, 6, 0}, {1, 0, 0, 0, 0, 5, 6, 0});
+    Expect(kScatterReduce, {all(9), block_, src}, {.dim = 1, .reduce = ReduceOp::kMin}, {2, 4},
+           {NAN, 9, 9, NAN, 9, 4, 6, 9}, {1, 9, 9, 9, 9, 4, 6, 9});
+    Expect(kScatterReduce, {all(1), block_, src}, {.dim = 1, .reduce = ReduceOp::kProduct}, {2, 4},
+           {NAN, 1, 1, NAN, 1, 20, 6, 1}, {1, 1, 1, 1, 1, 20, 6, 1});
+  }
+}
+
+// Of two ranks that have half of the result each, the one that has the nearest place; an index of the other's is good.
+TEST_F(BadIndicesTest, MakeTheNearestRanksPlaceNan) {
+  const Tensor index = Tensor::FromValues<int64_t>({3}, {1, 4, 2});
+  const Tensor src = Of(DType::kF32, {3}, {1, 2, 3});
+  const auto half = [&](int64_t first) {
+    const std::vector<ShardBox> boxes = {{{4}, {first}, {2}}};
+    const Tensor sums = Run(kScatterSum, {index, src}, {.dim = 0, .extent = 4}, boxes)[0];
+    const Tensor added = Run(kIndexAdd, {index, src}, {.dim = 0, .extent = 4}, boxes)[0];
+    EXPECT_EQ(Difference(added, sums, {}), "");
+    return sums;
+  };
+  EXPECT_EQ(Difference(half(0), Of(DType::kF32, {2}, {0, 1}), {}), "");
+  EXPECT_EQ(Difference(half(2), Of(DType::kF32, {2}, {3, NAN}), {}), "");
+}
+
+// Among more places than a block puts in order by comparing them.
+TEST_F(BadIndicesTest, ShowAmongManyGoodOnes) {
+  std::vector<int64_t> values(1300, 3);
+  values[700] = 9;
+  const Tensor index = Tensor::FromValues<int64_t>({1300}, values);
+  const Tensor ones = Of(DType::kF32, {1300, 1}, std::vector<double>(1300, 1));
+  EXPECT_EQ(Difference(Run(kIndexAdd, {index, ones}, {.dim = 0, .extent = 4})[0],
+                       Of(DType::kF32, {4, 1}, {0, 0, 0, NAN}), {}),
+            "");
+  const Tensor counts = Of(DType::kI32, {1300, 1}, std::vector<double>(1300, 1));
+  EXPECT_EQ(Difference(Run(kIndexAdd, {index, counts}, {.dim = 0, .extent = 4})[0],
+                       Of(DType::kI32, {4, 1}, {0, 0, 0, 1299}), {}),
+            "");
+}
+
+}  // namespace
+}  // namespace weft
