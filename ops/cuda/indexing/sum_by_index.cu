@@ -47,7 +47,8 @@ struct SumExtents {
 // counts[v] += 1 for every place of v; integers, whose sum has no order.
 // Sums by index in a fixed order without sorting: a counting sort of the places (count, scan, put), whose
 // third step leaves the places of one index in any order, and then each block puts its few places in order
-// before it adds. Adding by atomics would be one kernel, of other bits in every run.
+// before it adds; those of a frequent index are listed anew. Adding by atomics would be one kernel, of other
+// bits in every run.
 __global__ void CountPlacesKernel(const int64_t* index, int64_t count, CudaSlots slots, int* counts) {
   ForEachOfGrid(count, [&](int64_t j) {
     const int64_t slot = slots.Find(index[j]);
@@ -58,6 +59,20 @@ __global__ void CountPlacesKernel(const int64_t* index, int64_t count, CudaSlots
 // One block, since the blocks of a grid cannot wait for each other within a kernel; the slots of a vocabulary
 // are few beside the elements that are added.
 constexpr int kScanThreads = 512;
+
+// sums[i] becomes the sum of sums[0] to sums[i], by a block of kScanThreads.
+// The scan of Hillis and Steele: a barrier before the write, until all have read the old sums, and one behind
+// it.
+__device__ void ScanOfBlock(int* sums) {
+  const int thread = static_cast<int>(threadIdx.x);
+  __syncthreads();
+  for (int step = 1; step < kScanThreads; step *= 2) {
+    const int before = thread >= step ? sums[thread - step] : 0;
+    __syncthreads();
+    sums[thread] += before;
+    __syncthreads();
+  }
+}
 
 // starts[v] = next[v] = the sum of the counts before v, and starts[slots] that of all. One block, whose
 // threads take a run of slots each.
@@ -70,15 +85,7 @@ __global__ void ScanCountsKernel(const int* counts, int64_t slots, int* starts, 
   int sum = 0;
   for (int64_t v = begin; v < end; ++v) sum += counts[v];
   sums[thread] = sum;
-  __syncthreads();
-  for (int step = 1; step < kScanThreads; step *= 2) {
-    // The scan of Hillis and Steele: a barrier before the write, until all have read the old sums, and one
-    // behind it.
-    const int before = thread >= step ? sums[thread - step] : 0;
-    __syncthreads();
-    sums[thread] += before;
-    __syncthreads();
-  }
+  ScanOfBlock(sums);
   int at = sums[thread] - sum;
   for (int64_t v = begin; v < end; ++v) {
     starts[v] = next[v] = at;
@@ -113,13 +120,47 @@ __device__ void OrderPlaces(const int* places, int count, int* ordered) {
   }
 }
 
-// One block for each (slot, outer), in rounds where a grid holds no more: it puts the places in order, then adds
-// their rows, `kPack` columns a thread. An index with more places than that finds them again by going over the
-// list.
+// Puts the places of a slot in order: a block goes over the whole list and keeps those of the slot, from places[at] on.
+__device__ void ListPlaces(const int64_t* index, int64_t count, const CudaSlots& slots, int64_t slot, int at,
+                           int* sums, int* places) {
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int64_t first = 0; first < count; first += kScanThreads) {
+    const int64_t j = first + thread;
+    const bool is_one = j < count && slots.Find(index[j]) == slot;
+    sums[thread] = is_one ? 1 : 0;
+    ScanOfBlock(sums);
+    if (is_one) places[at + sums[thread] - 1] = PlaceOf(j, slots.IsBad(index[j]));
+    at += sums[kScanThreads - 1];
+    __syncthreads();  // all have read `sums`
+  }
+}
+
+// That for every slot with more than kMostPlaces (a padding token, a class), where comparing each with each would
+// take their square. A block has slots that lie apart: the frequent tokens of a vocabulary lie together.
+__global__ void __launch_bounds__(kScanThreads)
+    ListFrequentKernel(const int64_t* index, int64_t count, CudaSlots slots, const int* starts, int* places) {
+  __shared__ int sums[kScanThreads];
+  __shared__ bool is_frequent[kScanThreads];
+  const int64_t step = gridDim.x;
+  for (int64_t first = blockIdx.x; first < slots.count; first += step * kScanThreads) {
+    // A thread looks at a slot each, so that a block waits for memory once.
+    const int64_t own = first + step * threadIdx.x;
+    is_frequent[threadIdx.x] = own < slots.count && starts[own + 1] - starts[own] > kMostPlaces;
+    __syncthreads();
+    int64_t slot = first;
+    for (int i = 0; i < kScanThreads && slot < slots.count; ++i, slot += step) {
+      if (is_frequent[i]) ListPlaces(index, count, slots, slot, starts[slot], sums, places);
+    }
+    __syncthreads();  // `is_frequent` is read until here
+  }
+}
+
+// One block for each (slot, outer), in rounds where a grid holds no more: it puts the places in order, where
+// they are few, then adds their rows, `kPack` columns a thread.
 template <class T, int kPack>
 __global__ void __launch_bounds__(kSumThreads)
-    SumPlacesKernel(SumExtents n, const int64_t* index, const int* starts, const int* places, const T* src,
-                    SumType<T> start, SumType<T> bad, T* y) {
+    SumPlacesKernel(SumExtents n, const int* starts, const int* places, const T* src, SumType<T> start,
+                    SumType<T> bad, T* y) {
   using C = SumType<T>;
   struct alignas(sizeof(T) * kPack) Pack {
     T at[kPack];
@@ -130,8 +171,8 @@ __global__ void __launch_bounds__(kSumThreads)
     const int64_t slot = block % n.slots.count, outer = block / n.slots.count;
     const int begin = starts[slot];
     const int count = starts[slot + 1] - begin;
-    const bool is_listed = count <= kMostPlaces;
-    if (is_listed) OrderPlaces(places + begin, count, ordered);
+    const bool are_few = count <= kMostPlaces;
+    if (are_few) OrderPlaces(places + begin, count, ordered);
     __syncthreads();
     const T* const terms = src + outer * n.terms * n.inner;
     T* const to = y + (outer * n.slots.count + slot) * n.inner;
@@ -148,15 +189,12 @@ __global__ void __launch_bounds__(kSumThreads)
 #pragma unroll
         for (int i = 0; i < kPack; ++i) sums[i] = AddTerm(sums[i], static_cast<C>(term.at[i]));
       };
-      // A frequent index (a padding token) would take its square in comparisons: past kMostPlaces, one more
-      // reading of the list is cheaper.
-      if (is_listed) {
+      if (are_few) {
 #pragma unroll 4
         for (int i = 0; i < count; ++i) add(ordered[i]);
       } else {
-        for (int64_t j = 0; j < n.terms; ++j) {
-          if (n.slots.Find(index[j]) == slot) add(PlaceOf(j, n.slots.IsBad(index[j])));
-        }
+#pragma unroll 4
+        for (int i = 0; i < count; ++i) add(places[begin + i]);
       }
       Pack result;
 #pragma unroll
@@ -164,6 +202,20 @@ __global__ void __launch_bounds__(kSumThreads)
       *reinterpret_cast<Pack*>(to + k) = result;
     }
   }
+}
+
+// A thread for each term, of integers alone, whose sum has no order. So a tensor of one dim is not one thread's.
+template <class T>
+__global__ void AddTermsKernel(SumExtents n, const int64_t* index, const T* src, T* sums) {
+  // As CUDA's atomics take them.
+  using Word = std::conditional_t<sizeof(T) == 8, unsigned long long, unsigned>;
+  const int64_t block = n.terms * n.inner;
+  ForEachOfGrid(n.outer * block, [&](int64_t i) {
+    const int64_t slot = n.slots.Find(index[i]);
+    if (slot < 0) return;
+    T* const to = sums + (i / block * n.slots.count + slot) * n.inner + i % n.inner;
+    atomicAdd(reinterpret_cast<Word*>(to), static_cast<Word>(src[i]));
+  });
 }
 
 // A column is one thread's: it adds in memory that nobody else touches, in order.
@@ -229,6 +281,12 @@ void CudaSumByList(const KernelCallBase& call, const Tensor& y, const Tensor& sr
              slots.count, starts.data<int32_t>(), next.data<int32_t>());
   LaunchCuda(stream, GridOver(n.terms), PutPlacesKernel, indices, n.terms, slots, next.data<int32_t>(),
              places.data<int32_t>());
+  if (n.terms > kMostPlaces) {
+    constexpr int64_t kMostBlocks = 132 * 4;  // as many as a GPU runs at once
+    const int64_t blocks = std::min(slots.count, kMostBlocks);
+    LaunchCuda(stream, {.blocks = static_cast<unsigned>(blocks), .threads = kScanThreads}, ListFrequentKernel,
+               indices, n.terms, slots, starts.data<int32_t>(), places.data<int32_t>());
+  }
   VisitSummed(y.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using C = SumType<T>;
@@ -238,8 +296,8 @@ void CudaSumByList(const KernelCallBase& call, const Tensor& y, const Tensor& sr
     const CudaGrid grid = {.blocks = static_cast<unsigned>(blocks), .threads = kSumThreads};
     const auto kernel =
         n.inner % kPack == 0 && address % 16 == 0 ? SumPlacesKernel<T, kPack> : SumPlacesKernel<T, 1>;
-    LaunchCuda(stream, grid, kernel, n, indices, starts.data<int32_t>(), places.data<int32_t>(),
-               src.data<T>(), ConvertElement<C>(start), BadElement<C>(), y.data<T>());
+    LaunchCuda(stream, grid, kernel, n, starts.data<int32_t>(), places.data<int32_t>(), src.data<T>(),
+               ConvertElement<C>(start), BadElement<C>(), y.data<T>());
   });
 }
 
@@ -247,6 +305,9 @@ void CudaSumByBlock(const KernelCallBase& call, const Tensor& y, const Tensor& s
                     const Tensor& index, const CudaSlots& slots, double start) {
   if (y.num_elements() == 0) return;
   const SumExtents n(y, src, dim, slots);
+  // Of one dim, the block is a list.
+  const bool is_list = n.outer == 1 && n.inner == 1 && n.terms <= std::numeric_limits<int>::max();
+  if (is_list && IsFloating(y.dtype())) return CudaSumByList(call, y, src, dim, index, slots, start);
   VisitSummed(y.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using C = SumType<T>;
@@ -255,8 +316,13 @@ void CudaSumByBlock(const KernelCallBase& call, const Tensor& y, const Tensor& s
     const Tensor sums = direct ? y : Tensor::Empty(call.context.allocator, kDTypeOf<C>, y.shape());
     FillTensor(sums, start);
     if (n.terms > 0) {
-      LaunchCuda(KernelStream(call), GridOver(n.outer * n.inner), SumColumnsKernel<T>, n,
-                 index.data<int64_t>(), src.data<T>(), BadElement<C>(), sums.data<C>());
+      if constexpr (std::is_integral_v<T>) {
+        LaunchCuda(KernelStream(call), GridOver(src.num_elements()), AddTermsKernel<T>, n,
+                   index.data<int64_t>(), src.data<T>(), sums.data<C>());
+      } else {
+        LaunchCuda(KernelStream(call), GridOver(n.outer * n.inner), SumColumnsKernel<T>, n,
+                   index.data<int64_t>(), src.data<T>(), BadElement<C>(), sums.data<C>());
+      }
     }
     if (!direct) CopyTensor(sums, y);
   });

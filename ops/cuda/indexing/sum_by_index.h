@@ -19,12 +19,17 @@ Tensor CudaCountPlaces(const KernelCallBase& call, const Tensor& index, const Cu
 // Shape: index is a row-major i64 list; y and src are row-major and differ in dim `dim` only; o runs over the
 //        dims before it, k over those after it.
 // Cost:  the list is sorted by counting, with integer atomics, whose order shows nowhere: the places of one
-//        index are then put in order. Workspace of two numbers per slot and one per place.
+//        index are then put in order, those of an index with more than 512 by one block that goes over the
+//        whole list. Workspace of two numbers per slot and one per place. A block adds the rows of one index,
+//        one after the other, so few indices use few of a GPU's blocks.
 void CudaSumByList(const KernelCallBase& call, const Tensor& y, const Tensor& src, int dim,
                    const Tensor& index, const CudaSlots& slots, double start = 0);
 
 // y[o, v, k] = the sum of src[o, j, k] over the j with index[o, j, k] = slots.first + v, in ascending order; as
-// above, but the index is a block of src's shape. One thread adds up a column (o, k).
+// above, but the index is a block of src's shape.
+//
+// Cost:  one thread adds up a column (o, k). A block of one dim is a list, as above; integers are added by
+//        atomics, a thread for each term.
 void CudaSumByBlock(const KernelCallBase& call, const Tensor& y, const Tensor& src, int dim,
                     const Tensor& index, const CudaSlots& slots, double start = 0);
 

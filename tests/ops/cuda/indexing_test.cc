@@ -1,4 +1,4 @@
-// CUDA kernels that write by index, emulated: what an index outside its range leaves behind.
+// CUDA kernels that write by index, emulated: in which order they add, and what an index outside its range leaves behind.
 
 #include <gtest/gtest.h>
 
@@ -53,6 +53,75 @@ class IndexingTest : public testing::Test {
   const std::shared_ptr<Allocator> cpu_ = MakeCpuAllocator();
   const std::shared_ptr<Allocator> cuda_ = MakeAllocator({DeviceType::kCuda});
 };
+
+// The sums of src [1300, width] at the places of an index, in ascending order, in float.
+std::vector<double> FloatSums(const std::vector<int64_t>& index, const std::vector<double>& src,
+                              int64_t slots, int64_t width) {
+  std::vector<float> sums(static_cast<size_t>(slots * width), 0.0F);
+  for (size_t i = 0; i < src.size(); ++i) {
+    const auto place = static_cast<int64_t>(i) / width, column = static_cast<int64_t>(i) % width;
+    sums[static_cast<size_t>(index[static_cast<size_t>(place)] * width + column)] +=
+        static_cast<float>(src[i]);
+  }
+  return std::vector<double>(sums.begin(), sums.end());
+}
+
+// 260 places of one index and 1040 of another: fewer and more than a block puts in order by comparing them. The
+// numbers are such that the order of adding shows.
+TEST_F(IndexingTest, SumsAreInAscendingOrder) {
+  constexpr int64_t kTerms = 1300, kSlots = 1000;
+  std::vector<int64_t> values(kTerms);
+  for (int64_t j = 0; j < kTerms; ++j) values[static_cast<size_t>(j)] = j % 5 == 0 ? 1 : 900;
+  const Tensor index = Tensor::FromValues<int64_t>({kTerms}, values);
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const int64_t width : {1, 3, 16}) {
+      std::vector<double> numbers(static_cast<size_t>(kTerms * width));
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        numbers[i] = (static_cast<double>(i * 7919 % 4096) / 4096 - 0.4) * (i % 7 == 0 ? 1e4 : 1);
+      }
+      const Tensor src = Of(dtype, {kTerms, width}, numbers);
+      const std::vector<double> sums = FloatSums(values, src.ToVector<double>(), kSlots, width);
+      const Tensor added = Run(kIndexAdd, {index, src}, {.dim = 0, .extent = kSlots})[0];
+      EXPECT_EQ(Difference(added, Of(dtype, {kSlots, width}, sums), {}), "")
+          << DTypeName(dtype) << " " << width;
+      if (width > 1) continue;
+      const Tensor list = Run(kScatterSum, {index, src.Reshape({kTerms})}, {.dim = 0, .extent = kSlots})[0];
+      EXPECT_EQ(Difference(list, Of(dtype, {kSlots}, sums), {}), "") << DTypeName(dtype);
+    }
+  }
+}
+
+// Of blocks and of one dim; those of i32 wrap.
+TEST_F(IndexingTest, SumsOfIntegersAreExact) {
+  constexpr int64_t kTerms = 600, kSlots = 7;
+  for (const Shape& shape : {Shape{2, kTerms, 3}, Shape{1, kTerms, 1}}) {
+    const auto count = static_cast<size_t>(shape.num_elements());
+    std::vector<int64_t> places(count);
+    std::vector<double> numbers(count);
+    std::vector<int64_t> sums(static_cast<size_t>(shape[0] * kSlots * shape[2]), 0);
+    for (size_t i = 0; i < count; ++i) {
+      const auto at = static_cast<int64_t>(i);
+      places[i] = at * 31 % 11 % kSlots;
+      const int64_t number = (at * 7919 % 4096 - 2048) * 1000003;
+      numbers[i] = static_cast<double>(number);
+      const int64_t outer = at / shape[2] / kTerms;
+      sums[static_cast<size_t>((outer * kSlots + places[i]) * shape[2] + at % shape[2])] += number;
+    }
+    std::vector<double> exact, wrapped;
+    for (const int64_t sum : sums) {
+      exact.push_back(static_cast<double>(sum));
+      wrapped.push_back(static_cast<double>(static_cast<int32_t>(static_cast<uint32_t>(sum))));
+    }
+    const Shape y = {shape[0], kSlots, shape[2]};
+    for (const DType dtype : {DType::kI64, DType::kI32}) {
+      const Tensor index = Tensor::FromValues<int64_t>(shape, places);
+      const Tensor actual =
+          Run(kScatterSum, {index, Of(dtype, shape, numbers)}, {.dim = 1, .extent = kSlots})[0];
+      EXPECT_EQ(Difference(actual, Of(dtype, y, dtype == DType::kI64 ? exact : wrapped), {}), "")
+          << DTypeName(dtype) << " " << y.ToString();
+    }
+  }
+}
 
 // The CPU's kernels refuse them (tests/ops/indexing/gather_test.cc). Here each makes the place nearest to it nan; of integers
 // nothing is written.
