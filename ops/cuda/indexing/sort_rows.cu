@@ -46,25 +46,28 @@ __device__ uint64_t KeyOf(T x) {
 constexpr int kSharedItems = 1024;
 constexpr int kSortThreads = kSharedItems / 2;
 
-// The rows of x, and what they become.
+// Rows of x that are sorted together, and what they become. Pointers are to the first one's elements.
 struct SortShape {
-  int64_t rows = 0;
-  int64_t inner = 1;   // elements that go with one index of the dim: rows are (outer, inner)
-  int64_t length = 0;  // of x along the dim
-  int64_t taken = 0;   // of the outputs
-  int64_t padded = 0;  // length, as a power of two
+  int64_t outers = 0;   // rows are (outer, column)
+  int64_t columns = 0;  // at most `inner`
+  int64_t inner = 1;    // elements that go with one index of the dim
+  int64_t length = 0;   // of x along the dim
+  int64_t taken = 0;    // of the outputs
+  int64_t padded = 0;   // length, as a power of two
   int64_t first = 0;
   bool descending = false;
+
+  __host__ __device__ int64_t rows() const { return outers * columns; }
 };
 
 template <class T>
 __global__ void LoadItemsKernel(SortShape n, const T* x, const int64_t* names, SortItem* items) {
-  ForEachOfGrid(n.rows * n.padded, [&](int64_t i) {
+  ForEachOfGrid(n.rows() * n.padded, [&](int64_t i) {
     const int64_t row = i / n.padded;
     const int64_t at = i - row * n.padded;
     SortItem item = {~uint64_t{0}, std::numeric_limits<int64_t>::max(), -1};  // behind all others
     if (at < n.length) {
-      const int64_t offset = (row / n.inner * n.length + at) * n.inner + row % n.inner;
+      const int64_t offset = (row / n.columns * n.length + at) * n.inner + row % n.columns;
       const uint64_t key = KeyOf(x[offset]);
       item.key = n.descending ? ~key : key;
       item.name = names != nullptr ? names[offset] : n.first + at;
@@ -127,17 +130,17 @@ __global__ void SortStageKernel(SortItem* items, int64_t padded, int64_t pairs, 
 template <class T>
 __global__ void StoreItemsKernel(SortShape n, const T* x, const SortItem* items, T rest, int64_t rest_name,
                                  T* values, int64_t* names) {
-  ForEachOfGrid(n.rows * n.taken, [&](int64_t i) {
-    const int64_t k = i % n.inner;
-    const int64_t at = i / n.inner % n.taken;
-    const int64_t outer = i / n.inner / n.taken;
-    const int64_t row = outer * n.inner + k;
-    const SortItem item = items[row * n.padded + at];
+  ForEachOfGrid(n.rows() * n.taken, [&](int64_t i) {
+    const int64_t k = i % n.columns;
+    const int64_t at = i / n.columns % n.taken;
+    const int64_t outer = i / n.columns / n.taken;
+    const int64_t to = (outer * n.taken + at) * n.inner + k;
+    const SortItem item = items[(outer * n.columns + k) * n.padded + at];
     const bool is_there = item.position >= 0;
     // Items carry places, not values: they stay as small for every dtype, and the bits of x come out, those
     // of a NaN too.
-    values[i] = is_there ? x[(outer * n.length + item.position) * n.inner + k] : rest;
-    names[i] = is_there ? item.name : rest_name;
+    values[to] = is_there ? x[(outer * n.length + item.position) * n.inner + k] : rest;
+    names[to] = is_there ? item.name : rest_name;
   });
 }
 
@@ -158,6 +161,22 @@ void SortItems(CudaStreamRef stream, SortItem* items, int64_t rows, int64_t padd
   }
 }
 
+// Calls sort(the chunk, its first outer, its first column) for chunks of the rows of `all`, each of as many as there is
+// workspace for. Rows are independent, so that nothing else follows from how they are cut.
+template <class Sort>
+void ForEachChunk(const SortShape& all, int64_t most_rows, const Sort& sort) {
+  SortShape n = all;
+  const int64_t columns = std::min(all.inner, most_rows);
+  const int64_t outers = std::max<int64_t>(1, most_rows / all.inner);
+  for (int64_t outer = 0; outer < all.outers; outer += outers) {
+    n.outers = std::min(outers, all.outers - outer);
+    for (int64_t column = 0; column < all.inner; column += columns) {
+      n.columns = std::min(columns, all.inner - column);
+      sort(n, outer, column);
+    }
+  }
+}
+
 }  // namespace
 
 void CudaSortRows(const KernelCallBase& call, const Tensor& x, const CudaRowOrder& order,
@@ -170,22 +189,33 @@ void CudaSortRows(const KernelCallBase& call, const Tensor& x, const CudaRowOrde
   n.length = x.shape()[order.dim];
   n.taken = values.shape()[order.dim];
   for (int dim = order.dim + 1; dim < x.ndim(); ++dim) n.inner *= x.shape()[dim];
-  n.rows = values.num_elements() / n.taken;
+  n.columns = n.inner;
+  n.outers = values.num_elements() / (n.taken * n.inner);
   n.padded =
       static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>({n.length, n.taken, 1}))));
   n.first = order.first;
   n.descending = order.descending;
-  const Tensor workspace = Tensor::Empty(
-      allocator, DType::kI64, {n.rows * n.padded * static_cast<int64_t>(sizeof(SortItem) / sizeof(int64_t))});
+  // Items have up to 24 times the bytes of x, so rows go in chunks. One fills a GPU several times over; its items
+  // are about what the GPU's cache holds (an estimate, not measured).
+  constexpr int64_t kMostBytes = int64_t{32} << 20;
+  constexpr auto kItemBytes = static_cast<int64_t>(sizeof(SortItem));
+  const int64_t most_rows = std::clamp<int64_t>(kMostBytes / (n.padded * kItemBytes), 1, n.rows());
+  const Tensor workspace =
+      Tensor::Empty(allocator, DType::kI64, {most_rows * n.padded * kItemBytes / ItemSize(DType::kI64)});
   auto* const items = static_cast<SortItem*>(workspace.data());
   const CudaStreamRef stream = KernelStream(call);
   VisitDType(x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    LaunchCuda(stream, GridOver(n.rows * n.padded), LoadItemsKernel<T>, n, dense.data<T>(),
-               own_names.defined() ? own_names.data<int64_t>() : nullptr, items);
-    SortItems(stream, items, n.rows, n.padded);
-    LaunchCuda(stream, GridOver(values.num_elements()), StoreItemsKernel<T>, n, dense.data<T>(), items,
-               ConvertElement<T>(order.rest), order.rest_name, values.data<T>(), names.data<int64_t>());
+    ForEachChunk(n, most_rows, [&](const SortShape& chunk, int64_t outer, int64_t column) {
+      const int64_t from = outer * n.length * n.inner + column, to = outer * n.taken * n.inner + column;
+      const T* const own = dense.data<T>() + from;
+      LaunchCuda(stream, GridOver(chunk.rows() * n.padded), LoadItemsKernel<T>, chunk, own,
+                 own_names.defined() ? own_names.data<int64_t>() + from : nullptr, items);
+      SortItems(stream, items, chunk.rows(), n.padded);
+      LaunchCuda(stream, GridOver(chunk.rows() * n.taken), StoreItemsKernel<T>, chunk, own, items,
+                 ConvertElement<T>(order.rest), order.rest_name, values.data<T>() + to,
+                 names.data<int64_t>() + to);
+    });
   });
 }
 

@@ -24,7 +24,8 @@ struct CudaRowOrder {
 //
 // Shape: any dtype; names i64. Outputs row-major, x of any strides.
 // Cost:  bitonic networks on rows padded to a power of two, in shared memory up to 1024 elements, beyond it
-//        in passes over workspace of 24 bytes per element. Elements have no equals, so the order is unique.
+//        in passes over workspace of 24 bytes per element, for as many rows at a time as fit into 32 MiB, one
+//        at least. Elements have no equals, so the order is unique.
 void CudaSortRows(const KernelCallBase& call, const Tensor& x, const CudaRowOrder& order,
                   const Tensor& values, const Tensor& names);
 

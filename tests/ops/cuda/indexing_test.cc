@@ -1,7 +1,9 @@
-// CUDA kernels that write by index, emulated: in which order they add, and what an index outside its range leaves behind.
+// CUDA kernels of indices, emulated: in which order sums add, what an index outside its range leaves behind, and the
+// workspace of selections.
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -10,6 +12,7 @@
 #include "ops/indexing/gather.h"
 #include "ops/indexing/index_select.h"
 #include "ops/indexing/scatter_reduce.h"
+#include "ops/indexing/top_k.h"
 #include "ops/op/kernel.h"
 #include "runtime/base/thread_pool.h"
 #include "runtime/device/device_backend.h"
@@ -120,6 +123,50 @@ TEST_F(IndexingTest, SumsOfIntegersAreExact) {
       EXPECT_EQ(Difference(actual, Of(dtype, y, dtype == DType::kI64 ? exact : wrapped), {}), "")
           << DTypeName(dtype) << " " << y.ToString();
     }
+  }
+}
+
+// The three greatest along a dim of 64, of equals those that come first: as values and as indices.
+struct Greatest {
+  std::vector<double> values;
+  std::vector<double> indices;
+
+  Greatest(const std::vector<double>& x, int64_t outer, int64_t inner)
+      : values(static_cast<size_t>(outer * 3 * inner)), indices(values.size()) {
+    for (int64_t o = 0; o < outer; ++o) {
+      for (int64_t k = 0; k < inner; ++k) {
+        const auto at = [&](int64_t i) { return x[static_cast<size_t>((o * 64 + i) * inner + k)]; };
+        std::vector<int64_t> order(64);
+        for (int64_t i = 0; i < 64; ++i) order[static_cast<size_t>(i)] = i;
+        std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return at(a) > at(b); });
+        for (int64_t i = 0; i < 3; ++i) {
+          const auto to = static_cast<size_t>((o * 3 + i) * inner + k);
+          values[to] = at(order[static_cast<size_t>(i)]);
+          indices[to] = static_cast<double>(order[static_cast<size_t>(i)]);
+        }
+      }
+    }
+  }
+};
+
+// 30000 rows of 64 bytes, whose items at 24 bytes have 46 MB together: rows that lie one after the other, side by side,
+// and both.
+TEST_F(IndexingTest, SelectionsOfManyRowsTakeBoundedWorkspace) {
+  struct Case {
+    int64_t outer, inner;
+  };
+  for (const Case& c : std::vector<Case>{{30000, 1}, {1, 30000}, {3, 10000}}) {
+    std::vector<double> numbers(static_cast<size_t>(c.outer * 64 * c.inner));
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<double>(i * 7919 % 509 % 251);
+    const Tensor x = Of(DType::kU8, {c.outer, 64, c.inner}, numbers);
+    cuda_->ResetPeak();
+    const int64_t live = cuda_->stats().live_bytes;
+    const std::vector<Tensor> best = Run(kTopK, {x}, TopKAttributes{.dim = 1, .k = 3, .largest = true});
+    EXPECT_LT(cuda_->stats().peak_bytes - live, 40'000'000) << c.outer;
+    const Greatest expected(numbers, c.outer, c.inner);
+    const Shape y = {c.outer, 3, c.inner};
+    EXPECT_EQ(Difference(best[0], Of(DType::kU8, y, expected.values), {}), "") << c.outer;
+    EXPECT_EQ(Difference(best[1], Of(DType::kI64, y, expected.indices), {}), "") << c.outer;
   }
 }
 
