@@ -14,6 +14,7 @@
 namespace weft {
 namespace {
 
+std::atomic<int64_t> num_made = 0;
 std::atomic<int64_t> num_fused = 0;
 
 // The derivative of gelu by tanh, from its definition; beyond the limits it is 0 or 1 to double.
@@ -59,6 +60,7 @@ __global__ void GemmKernel(CudaGemm gemm) {
 
 }  // namespace
 
+int64_t NumGemms() { return num_made; }
 int64_t NumFusedGemms() { return num_fused; }
 
 // As cuBLASLt says of itself, where this says no; sums of columns in threes are left to the caller, so that
@@ -76,6 +78,7 @@ void RunCudaGemm(const std::shared_ptr<Allocator>& allocator, const CudaGemm& ge
   WEFT_CHECK(!is_fused ||
                  (gemm.batch == 1 && gemm.beta == 0 && gemm.bias == nullptr && HasCudaGemm(allocator, gemm)),
              "a product that the library lacks");
+  ++num_made;
   num_fused += is_fused ? 1 : 0;
   VisitFloating(gemm.dtype, "gemm", [&](auto tag) {
     using T = typename decltype(tag)::type;

@@ -5,6 +5,9 @@
 
 namespace weft {
 
+// How many products the emulated library has made since the program began; a batch is one.
+int64_t NumGemms();
+
 // How many products of the emulated library have had a gelu_input or b_sums since the program began.
 int64_t NumFusedGemms();
 

@@ -96,17 +96,10 @@ class Convolution {
                count);
     if (summands() == 0) return;
     ForEachChunk([&](int64_t first, int64_t images, T* scratch) {
-      const T* const columns = Columns(x, first, images, scratch);
-      for (int64_t group = 0; group < groups_; ++group) {
-        // y [outputs, pixels] += w [outputs, summands] columns [summands, pixels]
-        CudaGemm gemm = Product(outputs_, windows_.num_pixels(), summands(), images);
-        gemm.a = {w + group * outputs_ * summands(), summands()};
-        gemm.b = ColumnsOf(columns, group);
-        SetResult(gemm, y + first * ImageOutputs() + group * outputs_ * windows_.num_pixels(),
-                  windows_.num_pixels(), ImageOutputs());
-        gemm.beta = 1;
-        RunCudaGemm(allocator_, gemm);
-      }
+      // y [outputs, pixels] += w [outputs, summands] columns [summands, pixels]
+      RunProducts({outputs_, windows_.num_pixels(), summands()}, images, WeightsOf(w),
+                  ColumnsOf(Columns(x, first, images, scratch)), OutputsOf(y + first * ImageOutputs()),
+                  /*beta=*/1);
     });
   }
 
@@ -121,15 +114,9 @@ class Convolution {
     }
     ForEachChunk([&](int64_t first, int64_t images, T* scratch) {
       T* const columns = windows_.IsIdentity() ? dx + first * image_elements : scratch;
-      for (int64_t group = 0; group < groups_; ++group) {
-        // columns [summands, pixels] = w^T [summands, outputs] dy [outputs, pixels]
-        CudaGemm gemm = Product(summands(), windows_.num_pixels(), outputs_, images);
-        gemm.a = {w + group * outputs_ * summands(), summands(), /*transposed=*/true};
-        gemm.b = OutputsOf(dy, first, group);
-        SetResult(gemm, columns + group * summands() * windows_.num_pixels(), windows_.num_pixels(),
-                  ImageColumns());
-        RunCudaGemm(allocator_, gemm);
-      }
+      // columns [summands, pixels] = w^T [summands, outputs] dy [outputs, pixels]
+      RunProducts({summands(), windows_.num_pixels(), outputs_}, images, WeightsOf(w).Transposed(),
+                  OutputsOf(dy + first * ImageOutputs()), ColumnsOf(columns), /*beta=*/0);
       // The columns were dx itself.
       if (windows_.IsIdentity()) return;
       const int64_t count = images * image_elements;
@@ -139,7 +126,7 @@ class Convolution {
   }
 
   // Images add up one after the other.
-  // A batch would give each image a result of its own, to be added up afterwards: as much memory as images
+  // A batch of images would give each a result of its own, to be added up afterwards: as much memory as images
   // times dw.
   void WeightGrad(const T* x, const T* dy, T* dw) const {
     const int64_t elements = groups_ * outputs_ * summands();
@@ -152,21 +139,37 @@ class Convolution {
     ForEachChunk([&](int64_t first, int64_t images, T* scratch) {
       const T* const columns = Columns(x, first, images, scratch);
       for (int64_t image = first; image < first + images; ++image) {
-        for (int64_t group = 0; group < groups_; ++group) {
-          // dw [outputs, summands] += dy [outputs, pixels] columns^T [pixels, summands]
-          CudaGemm gemm = Product(outputs_, summands(), windows_.num_pixels(), /*batch=*/1);
-          gemm.a = OutputsOf(dy, image, group);
-          gemm.b = ColumnsOf(columns + (image - first) * ImageColumns(), group);
-          gemm.b.transposed = true;
-          SetResult(gemm, dw + group * outputs_ * summands(), summands(), /*batch_stride=*/0);
-          gemm.beta = image == 0 ? 0 : 1;
-          RunCudaGemm(allocator_, gemm);
-        }
+        // dw [outputs, summands] += dy [outputs, pixels] columns^T [pixels, summands]
+        RunProducts({outputs_, summands(), windows_.num_pixels()}, /*images=*/1,
+                    OutputsOf(dy + image * ImageOutputs()),
+                    ColumnsOf(columns + (image - first) * ImageColumns()).Transposed(), WeightsOf(dw),
+                    /*beta=*/image == 0 ? 0 : 1);
       }
     });
   }
 
  private:
+  // A matrix for each image and group.
+  template <class E>
+  struct Matrices {
+    E* data = nullptr;
+    int64_t ld = 1;
+    int64_t image_stride = 0;
+    int64_t group_stride = 0;
+    bool transposed = false;
+
+    Matrices Transposed() const {
+      Matrices result = *this;
+      result.transposed = true;
+      return result;
+    }
+  };
+  struct ProductExtents {
+    int64_t m = 0;
+    int64_t n = 0;
+    int64_t k = 0;
+  };
+
   // Of a group's product.
   int64_t summands() const { return channels_ * windows_.kernel_size(); }
   int64_t ImageColumns() const { return groups_ * summands() * windows_.num_pixels(); }
@@ -195,30 +198,50 @@ class Convolution {
     return scratch;
   }
 
-  CudaGemmOperand ColumnsOf(const T* columns, int64_t group) const {
-    const int64_t pixels = windows_.num_pixels();
-    return {columns + group * summands() * pixels, pixels, /*transposed=*/false, ImageColumns()};
+  // E is T or const T.
+  template <class E>
+  Matrices<E> WeightsOf(E* w) const {
+    return {w, summands(), /*image_stride=*/0, outputs_ * summands()};
   }
-  CudaGemmOperand OutputsOf(const T* dy, int64_t image, int64_t group) const {
+  template <class E>
+  Matrices<E> ColumnsOf(E* columns) const {
     const int64_t pixels = windows_.num_pixels();
-    return {dy + image * ImageOutputs() + group * outputs_ * pixels, pixels, /*transposed=*/false,
-            ImageOutputs()};
+    return {columns, pixels, ImageColumns(), summands() * pixels};
+  }
+  template <class E>
+  Matrices<E> OutputsOf(E* y) const {
+    const int64_t pixels = windows_.num_pixels();
+    return {y, pixels, ImageOutputs(), outputs_ * pixels};
   }
 
-  CudaGemm Product(int64_t m, int64_t n, int64_t k, int64_t batch) const {
+  // c = a b + beta c of each image and group: the more of the two as one batch, a launch for each of the other. A
+  // depthwise convolution has hundreds of groups.
+  void RunProducts(const ProductExtents& extents, int64_t images, const Matrices<const T>& a,
+                   const Matrices<const T>& b, const Matrices<T>& c, double beta) const {
+    const bool by_image = images >= groups_;
+    const auto batch_stride = [&](const auto& of) { return by_image ? of.image_stride : of.group_stride; };
     CudaGemm gemm;
     gemm.dtype = kDTypeOf<T>;
-    gemm.m = m;
-    gemm.n = n;
-    gemm.k = k;
-    gemm.batch = batch;
+    gemm.m = extents.m;
+    gemm.n = extents.n;
+    gemm.k = extents.k;
+    gemm.batch = by_image ? images : groups_;
+    gemm.ldc = c.ld;
+    gemm.c_batch_stride = batch_stride(c);
+    gemm.beta = beta;
     gemm.allow_tf32 = AsCudaAllocator(*allocator_).rank_state().allow_tf32();
-    return gemm;
-  }
-  static void SetResult(CudaGemm& gemm, T* c, int64_t ldc, int64_t batch_stride) {
-    gemm.c = c;
-    gemm.ldc = ldc;
-    gemm.c_batch_stride = batch_stride;
+    for (int64_t i = 0; i < (by_image ? groups_ : images); ++i) {
+      const auto first = [&](const auto& of) {
+        return of.data + i * (by_image ? of.group_stride : of.image_stride);
+      };
+      const auto operand = [&](const Matrices<const T>& of) -> CudaGemmOperand {
+        return {first(of), of.ld, of.transposed, batch_stride(of)};
+      };
+      gemm.a = operand(a);
+      gemm.b = operand(b);
+      gemm.c = first(c);
+      RunCudaGemm(allocator_, gemm);
+    }
   }
 
   const std::shared_ptr<Allocator>& allocator_;

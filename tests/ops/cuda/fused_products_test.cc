@@ -1,11 +1,12 @@
-// Which gradients of linear layers cost no pass of their own: the emulated library counts. That they are
-// right is large_kernels_test's.
+// Which gradients of linear layers cost no pass of their own, and how many products convolutions are: the emulated
+// library counts. That they are right is large_kernels_test's.
 
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <vector>
 
+#include "ops/convolution/conv.h"
 #include "ops/product/contract.h"
 #include "runtime/base/thread_pool.h"
 #include "runtime/device/device_backend.h"
@@ -21,6 +22,13 @@ class FusedProductsTest : public testing::Test {
   // How many of the products of one call, on contiguous operands, do more than multiply.
   template <class A>
   int64_t NumFused(const Op<A>& op, const std::vector<TensorType>& types, const A& attributes) {
+    return NumOf(NumFusedGemms, op, types, attributes);
+  }
+
+  // How far one call counts on.
+  template <class A>
+  int64_t NumOf(int64_t (*count)(), const Op<A>& op, const std::vector<TensorType>& types,
+                const A& attributes) {
     KernelContext context = {pool_, cuda_};
     std::vector<Piece> operands;
     for (const TensorType& type : types) {
@@ -30,9 +38,9 @@ class FusedProductsTest : public testing::Test {
     std::vector<ShardBox> boxes;
     for (const TensorType& type : op.Infer(types, &attributes)) boxes.push_back(WholeBox(type.shape));
     const NoScalars scalars;
-    const int64_t before = NumFusedGemms();
+    const int64_t before = count();
     RunKernel(op, context, operands, boxes, &attributes, &scalars);
-    return NumFusedGemms() - before;
+    return count() - before;
   }
 
   ThreadPool pool_{1};
@@ -64,6 +72,24 @@ TEST_F(FusedProductsTest, GeluGradientsAreFactorsOfTheResult) {
   EXPECT_EQ(num_fused(DType::kF32, 24), 1);
   EXPECT_EQ(num_fused(DType::kF64, 24), 0);
   EXPECT_EQ(num_fused(DType::kF32, 27), 0) << "the library lacks it";
+}
+
+// Depthwise: the more of images and groups are one batch; the gradient of the weight adds image by image.
+TEST_F(FusedProductsTest, GroupsOrImagesOfConvolutionsAreABatch) {
+  struct Case {
+    int64_t images, groups, products, of_weight;
+  };
+  for (const Case& c : std::vector<Case>{{2, 12, 2, 2}, {5, 3, 3, 5}, {4, 1, 1, 4}, {1, 7, 1, 1}}) {
+    const ConvAttributes a = {.padding = {1, 1}, .groups = c.groups};
+    const TensorType x = {DType::kF32, {c.images, c.groups, 6, 5}};
+    const TensorType w = {DType::kF32, {c.groups, 1, 3, 3}};
+    const TensorType b = {DType::kF32, {c.groups}};
+    EXPECT_EQ(NumOf(NumGemms, kConv, {x, w, b}, a), c.products) << c.images << " " << c.groups;
+    EXPECT_EQ(NumOf(NumGemms, kConvDataGrad, {x, w}, ConvGradAttributes{a, {6, 5}}), c.products)
+        << c.images << " " << c.groups;
+    EXPECT_EQ(NumOf(NumGemms, kConvWeightGrad, {x, x}, ConvGradAttributes{a, {3, 3}}), c.of_weight)
+        << c.images << " " << c.groups;
+  }
 }
 
 }  // namespace

@@ -340,7 +340,7 @@ TEST_F(LargeKernelsTest, SortOfLongRows) {
 
 TEST_F(LargeKernelsTest, Convolutions) {
   for (const ConvAttributes& a :
-       {ConvAttributes{},
+       {ConvAttributes{}, ConvAttributes{.padding = {1, 1}, .groups = 4},
         ConvAttributes{.stride = {2, 3}, .padding = {2, 1}, .dilation = {2, 1}, .groups = 2}}) {
     const int64_t channels = a.groups * 3;
     const Operand x = {DType::kF32, {3, channels, 13, 17}};
