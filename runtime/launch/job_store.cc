@@ -46,7 +46,8 @@ JobStore::JobStore(const LaunchEnvironment& environment)
 
 JobStore::JobStore(const LaunchEnvironment& environment,
                    absl::FunctionRef<std::string(const std::string& bytes)> broadcast)
-    : launcher_keeps_it_(false) {
+    // While rank 0 is in this world, the broadcast of the next one would run out of time.
+    : launcher_keeps_it_(false), patience_(milliseconds(0)) {
   std::string told;
   if (environment.rank == 0) {
     const std::string token = environment.token.empty() ? RandomId() : environment.token;

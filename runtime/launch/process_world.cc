@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <exception>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -73,8 +75,14 @@ std::unique_ptr<ProcessGroups> ProcessWorld::MakeGroups(const WorldOptions& opti
     backend_ = Backend::kNccl;
     return MakeDeviceProcessGroups(DeviceGroupsOf(options.device).make(meeting_store_, rank(), allocator()));
   }
-  if (mpi_ != nullptr) backend_ = Backend::kMpi;
-  return mpi_ != nullptr ? MakeMpiGroups(*mpi_) : MakeGlooGroups(environment_, meeting_store_);
+  if (mpi_ == nullptr) return MakeGlooGroups(environment_, meeting_store_);
+  backend_ = Backend::kMpi;
+  // MPI would wait without end for a process that has left since the world before.
+  std::vector<std::string> all;
+  for (int other = 0; other < size(); ++other) all.push_back(absl::StrCat("mpi/", other));
+  store.Set(all[rank()], "");
+  store.Wait(all, comm_timeout_);
+  return MakeMpiGroups(*mpi_);
 }
 
 void ProcessWorld::FinishWork() {

@@ -25,7 +25,7 @@ namespace weft {
 // Lifetime: its end says farewell: as done, or if an exception is under way, as failed. In rank 0's process,
 //           which may keep the job's store, it waits for the others then. The others wait for the end of rank 0's where the next
 //           world's store may take that one's place: in a world by arguments (JoinWorld), at most 30 s once a rank has failed, and
-//           under an address of the environment, not at all once one has.
+//           under an address of the environment, or one that MPI tells, not at all once one has.
 class ProcessWorld final : public World {
  public:
   // `mpi` is null but for the mpi backend. `store` has this process's last will.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <iostream>
 #include <iterator>
 
@@ -33,8 +34,11 @@ class Ladder {
 
   // Which one ranks that are processes take.
   int TakenBy(World& world, Store& run) const {
-    if (world.rank() == 0) world.store().Set(kTakenKey, run.TryGet(key_).value_or("0"));
-    const std::string text = world.store().Get(kTakenKey, timeout_);
+    // A launcher's store still has those of the worlds before. All ranks have the same worlds, so each counts its own.
+    const int64_t number = world.store().Add(absl::StrCat(kTakenKey, "/worlds/", world.rank()), 1);
+    const std::string taken = absl::StrCat(kTakenKey, "/", number);
+    if (world.rank() == 0) world.store().Set(taken, run.TryGet(key_).value_or("0"));
+    const std::string text = world.store().Get(taken, timeout_);
     int saving = 0;
     WEFT_REQUIRE(absl::SimpleAtoi(text, &saving) && saving >= 0, "the job's store: '", key_, "' is '", text,
                  "', expected a number");

@@ -1,6 +1,7 @@
 #include "runtime/launch/run_world.h"
 
 #include <chrono>
+#include <cstdint>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -55,10 +56,16 @@ constexpr char kDoneKey[] = "weft/spares/done";
 // weft_run's agents look for it, below what JobStore and ProcessWorld put before it (tools/launcher/launch.cc).
 constexpr char kSavedKey[] = "weft/saved";
 
+// A launcher's store still has those of the worlds before. All ranks have the same worlds, so each counts its own.
+std::string DoneKey(World& world) {
+  const int64_t number = world.store().Add(absl::StrCat("weft/spares/worlds/", world.rank()), 1);
+  return absl::StrCat(kDoneKey, "/", number);
+}
+
 // A wait in the store ends when a rank fails.
 void WaitAsSpare(World& world) {
   world.flight_recorder().SetActivity("spare");
-  world.store().Get(kDoneKey, std::chrono::hours(24 * 365));
+  world.store().Get(DoneKey(world), std::chrono::hours(24 * 365));
 }
 
 void RunWithSpares(int num_ranks, const std::function<void(World&)>& body, World& world) {
@@ -72,7 +79,7 @@ void RunWithSpares(int num_ranks, const std::function<void(World&)>& body, World
         world.size(), " ranks\n");
   }
   body(world);
-  if (world.rank() == 0) world.store().Set(kDoneKey, "");
+  if (world.rank() == 0) world.store().Set(DoneKey(world), "");
 }
 
 }  // namespace
