@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/autograd/backward.h"
+#include "dtensor/context/fold_in_guard.h"
 #include "dtensor/functions.h"
 #include "dtensor/optim/clip.h"
 #include "parallel/compression/communication_state.h"
@@ -44,7 +45,8 @@ DTensor OnMeshOf(const DTensor& like, const DTensor& scalar) { return OnMesh(lik
 // Forward of a step's parts once more, with the random bits that they had.
 template <class Part>
 std::function<void()> ReplayOf(RankState& state, int num_parts, Part part) {
-  return [&state, num_parts, part = std::move(part)] {
+  return [&state, num_parts, fold = state.random_fold(), part = std::move(part)] {
+    const FoldInGuard same(state, fold);
     for (int i = 0; i < num_parts; ++i) {
       state.ResetCallNumbers();
       part(i);
@@ -183,7 +185,11 @@ std::optional<StepMetrics> Trainer::Step(PipelineExecutor& pipeline, std::vector
     value = Mul(value, OnMeshOf(value, Div(1, Cast(scale, value.dtype()))));
   }
   records_.Fetch();
-  const auto forward = [&pipeline, parts = std::move(parts)] { pipeline.ForwardLoss(parts); };
+  RankState& state = context_.state();
+  const auto forward = [&pipeline, &state, fold = state.random_fold(), parts = std::move(parts)] {
+    const FoldInGuard same(state, fold);
+    pipeline.ForwardLoss(parts);
+  };
   return FinishStep(metrics, {.loss = value, .num_tokens = total, .stop = stop}, begun, forward);
 }
 

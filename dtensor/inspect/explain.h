@@ -40,7 +40,8 @@ struct Explanation {
     double compute_us = 0;   // one rank's share of the work
     double output_us = 0;    // writing one rank's outputs
     bool chosen = false;
-    std::string why = {};  // why it lost, by what the search weighed; empty for the chosen one
+    // Why it lost, by what the search weighed, which counts an operand that stands twice for each; empty for the chosen one.
+    std::string why = {};
 
     double total_us() const { return transfer_us + compute_us + output_us; }
     int64_t num_bytes() const;

@@ -18,7 +18,6 @@
 #include "dtensor/tape/gradient_sink.h"
 #include "dtensor/tape/leaf_node.h"
 #include "mesh/layout.h"
-#include "mesh/shard_math.h"
 #include "parallel/compression/gradient_compression.h"
 #include "runtime/tensor/tensor_type.h"
 
@@ -158,8 +157,8 @@ class GradientBuckets final : public GradientSink {
       const BucketLeaf& spec = leaves_[index].spec;
       const DTensor& gradient = leaves_[index].gradient;
       if (!gradient.defined()) return false;
-      const ShardBox box = LocalBox(spec.type.shape, spec.layout, context_.mesh(), context_.coordinate());
-      return box.shape.num_elements() < gradient.impl()->piece().num_elements();
+      const AxisList axes = gradient.layout().PartialAxes();
+      return std::any_of(axes.begin(), axes.end(), [&](int axis) { return spec.layout.IsShard(axis); });
     };
     return !options_.holds_all && std::any_of(bucket.leaves.begin(), bucket.leaves.end(), shrinks);
   }
