@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "dtensor/call/call_observer.h"
 #include "dtensor/functions.h"
 #include "dtensor/optim/sgd.h"
@@ -84,7 +85,9 @@ class FailsAtCast final : public CallObserver {
  public:
   explicit FailsAtCast(const RankState& state) : state_(state) {}
   void OnCall(const ErasedCall& call, const ResolvedCall& /*plan*/) override {
-    if (state_.purpose() == Purpose::kGrad && call.op.name() == "cast") ThrowInvalidArgument("planted");
+    if (state_.purpose() == Purpose::kGrad && absl::string_view(call.op.name()) == "cast") {
+      ThrowInvalidArgument("planted");
+    }
   }
 
  private:
