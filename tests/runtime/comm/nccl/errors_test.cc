@@ -156,7 +156,7 @@ TEST(NcclErrorsTest, AMemberWhoseLogTheStoreRefusesHearsOfTheEnd) {
       const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
       const std::string message = ErrorOf(absl::StatusCode::kAborted, [&] {
         while (std::chrono::steady_clock::now() < give_up) {
-          group->SendRecv({}, {}).Wait();
+          SendToItself(world, *group);
           std::this_thread::sleep_for(milliseconds(5));
         }
       });

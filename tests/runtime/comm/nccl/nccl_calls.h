@@ -42,6 +42,11 @@ inline void ExpectContains(const std::string& text, const std::vector<std::strin
   for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
 }
 
+// A call that waits for no other member; it throws, if the group has ended.
+inline void SendToItself(World& world, Communicator& group) {
+  group.SendRecv({{group.rank(), Of(world, {1})}}, {{group.rank(), Of(world, {0})}}).Wait();
+}
+
 // Ends with the group, in one way or another.
 inline void BlockUntilItEnds(Communicator& group) {
   for (;;) group.Barrier();
