@@ -130,6 +130,7 @@ for program in "${programs[@]}"; do
   diff <(losses many.json) <(losses again.json) || fail "$name: more steps again differ"
   # SIGTERM: a save of the last step that was told, and the code of the signal; the run goes on from there.
   rm -rf stopped
+  : >stopped.json  # the other program's lines are not this one's
   "$program" "${small[@]}" --mesh=dp=2 --steps=100000 --checkpoint_dir=stopped --save_every=0 >stopped.json 2>stopped.err &
   pid=$!
   until [[ $(wc -l <stopped.json) -ge 3 ]]; do sleep 0.05; kill -0 $pid 2>/dev/null || break; done
