@@ -17,8 +17,8 @@
 #   overlap/PLAN/own_pieces   step shaped / step with collectives that fill their outputs from the rank's own pieces
 #   overlap/PLAN/inline       step shaped / step unshaped, without overlap: what a wait for every collective costs
 #
-# With --peer, a Python that has PyTorch (a name, or a path from where you stand), its DDP or FSDP2 trains the same model on the same link in turn, with its default sizes
-# and with ours, and there are besides, of the better of the two:
+# --peer is a Python that has PyTorch: a name, or a path from where you stand. Its DDP or FSDP2 then trains the same model on the
+# same link in turn, with its default sizes and with ours, and there are besides, of the better of the two:
 #
 #   overlap/PLAN/peer_exposed, /peer_step    as above; the bytes are those on the cable
 #   overlap/PLAN/ahead                       our tokens/s on the shaped link over the peer's; target 1

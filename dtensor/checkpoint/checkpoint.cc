@@ -11,6 +11,7 @@
 #include "dtensor/functions.h"
 #include "dtensor/redistribution/agreement.h"
 #include "runtime/base/error.h"
+#include "runtime/base/error_text.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/gather_texts.h"
 #include "runtime/tensor/copy.h"
@@ -144,15 +145,10 @@ class WritersWork {
       if (error_) throw *error_;
       return;
     }
-    const std::string told =
-        error_ ? absl::StrCat(static_cast<int>(error_->code()), " ", error_->message()) : "";
+    const std::string told = error_ ? ErrorText(error_->code(), error_->message()) : "";
     const CommOptions options = {.tag = context_.state().tag(), .timeout = timeout};
     const std::string writers = AllGatherTexts(AllRanks(context_), told, context_.allocator(), options)[0];
-    if (writers.empty()) return;
-    const size_t blank = writers.find(' ');
-    int code = 0;
-    WEFT_CHECK(absl::SimpleAtoi(writers.substr(0, blank), &code), writers);
-    throw Error(static_cast<absl::StatusCode>(code), writers.substr(blank + 1));
+    if (const std::optional<Error> error = ErrorFromText(writers)) throw *error;
   }
 
  private:

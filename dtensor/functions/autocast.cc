@@ -2,7 +2,6 @@
 
 #include "dtensor/dispatch.h"
 #include "dtensor/functions/implicit_move.h"
-#include "mesh/redistribution/mesh_transfer.h"
 #include "ops/elementwise/cast.h"
 
 namespace weft {
@@ -22,9 +21,8 @@ bool MayCast(const DTensor& x) {
 
 DTensor CastTo(const DTensor& x, DType dtype) {
   if (x.dtype() == dtype) return x;
-  const bool keeps = KeepsTerms(x.dtype(), dtype) || !x.layout().HasPartial();
-  const DTensor wide = keeps ? x : MoveImplicitly(kCast.name(), "operand 0", x, WithoutPartial(x.layout()));
-  return Call(kCast, {wide}, {.dtype = dtype});
+  const bool lies_well = CastsAsItLies(x.dtype(), dtype, x.layout());
+  return Call(kCast, {lies_well ? x : Reduced(kCast.name(), x)}, {.dtype = dtype});
 }
 
 DTensor AutocastToProduct(const DTensor& x) {

@@ -31,8 +31,8 @@ DTensor Arange(const IntrusivePtr<MeshContext>& context, DType dtype, double sta
 // draws there have been since the step was set (RankState::set_step): models that are called in between change nothing, and
 // ranks that are to draw alike have drawn as often. Each Trainer::Step begins at the first draw of its step again: two
 // trainers that are at one step draw alike, unless their streams have names or a FoldInGuard stands in the loss of one. A
-// FoldInGuard makes all these streams others. Under a BatchOffsetGuard, which a loop of microbatches holds, the index along dim 0 is the position in the global batch; make what has no
-// batch dim under a guard of offset 0.
+// FoldInGuard makes all these streams others. Under a BatchOffsetGuard, which a loop of microbatches holds, the index along
+// dim 0 is the position in the global batch; make what has no batch dim under a guard of offset 0.
 //
 // Uniform in [0, 1); floating dtypes.
 DTensor RandomUniform(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape& shape,

@@ -18,11 +18,6 @@
 namespace weft {
 namespace {
 
-// x, for the op of that name: reduced first, where it is Partial.
-DTensor Reduced(absl::string_view name, const DTensor& x) {
-  return MoveImplicitly(name, "operand 0", x, WithoutPartial(x.layout()));
-}
-
 // A number as x's arithmetic has it: halves compute in float.
 double NumberBeside(const DTensor& x, double number) {
   return x.dtype() == DType::kF64 ? number : ConvertElement<float>(number);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "dtensor/redistribution/implicit.h"
+#include "mesh/redistribution/mesh_transfer.h"
 
 namespace weft {
 
@@ -17,6 +18,10 @@ DTensor MoveImplicitly(absl::string_view name, absl::string_view what, const DTe
     moves.Check(name, call, [] { return std::string(); });
   }
   return x.Redistribute(layout);
+}
+
+DTensor Reduced(absl::string_view name, const DTensor& x) {
+  return MoveImplicitly(name, "operand 0", x, WithoutPartial(x.layout()));
 }
 
 }  // namespace weft

@@ -14,6 +14,9 @@ namespace weft {
 DTensor MoveImplicitly(absl::string_view name, absl::string_view what, const DTensor& x,
                        const Layout& layout);
 
+// x, operand 0 of the op of that name, reduced first where it is Partial.
+DTensor Reduced(absl::string_view name, const DTensor& x);
+
 }  // namespace weft
 
 #endif  // WEFT_DTENSOR_FUNCTIONS_IMPLICIT_MOVE_H_

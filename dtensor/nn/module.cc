@@ -29,12 +29,12 @@ DTensor Pin(const DTensor& x, const std::vector<BorderPin>& pins, int index) {
 DTensor Cross(const DTensor& x, const std::optional<DType>& dtype, const std::vector<BorderPin>& pins,
               int index) {
   if (!dtype || x.dtype() == *dtype || !IsFloating(x.dtype())) return Pin(x, pins, index);
-  const bool keeps = KeepsTerms(x.dtype(), *dtype) || !x.layout().HasPartial();
-  if (keeps && ItemSize(*dtype) < ItemSize(x.dtype())) {
+  const bool lies_well = CastsAsItLies(x.dtype(), *dtype, x.layout());
+  if (lies_well && ItemSize(*dtype) < ItemSize(x.dtype())) {
     return Pin(Call(kCast, {x}, {.dtype = *dtype}), pins, index);
   }
   const DTensor pinned = Pin(x, pins, index);
-  const DTensor wide = keeps ? pinned : pinned.Redistribute(WithoutPartial(pinned.layout()));
+  const DTensor wide = lies_well ? pinned : pinned.Redistribute(WithoutPartial(pinned.layout()));
   return Call(kCast, {wide}, {.dtype = *dtype});
 }
 

@@ -38,8 +38,7 @@ DTensor Module::Brought(const DTensor& x, const std::vector<BorderPin>& pins,
                         const std::optional<DType>& dtype, int index) const {
   if (!x.defined() || x.context()->mesh() == placed_.context->mesh()) return x;
   const bool narrows = dtype && !x.is_absent() && IsFloating(x.dtype()) &&
-                       ItemSize(*dtype) < ItemSize(x.dtype()) &&
-                       (KeepsTerms(x.dtype(), *dtype) || !x.layout().HasPartial());
+                       ItemSize(*dtype) < ItemSize(x.dtype()) && CastsAsItLies(x.dtype(), *dtype, x.layout());
   return BringTo(narrows ? Call(kCast, {x}, {.dtype = *dtype}) : x, placed_.context, [&](int ndim) {
     Layout layout(ndim, placed_.context->mesh().num_axes());
     for (const BorderPin& pin : pins) {

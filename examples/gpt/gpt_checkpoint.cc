@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "examples/checkpoint_flags.h"
+#include "examples/gpt/flag_uses.h"
 #include "examples/gpt/rate_floor.h"
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
@@ -54,7 +55,7 @@ double NumberOf(const SafetensorsMetadata& flags, const std::string& name) {
 // The flags, with a floor that follows --lr, since no flag says it, as the number that it is. A rate that stays has none.
 SafetensorsMetadata WithFloor(SafetensorsMetadata flags) {
   const auto schedule = flags.find("schedule_lr");
-  if (schedule != flags.end() && schedule->second == "constant") return flags;
+  if (schedule != flags.end() && !HasFloor(schedule->second)) return flags;
   const double peak = NumberOf(flags, "lr");
   if (peak < 0 || NumberOf(flags, "min_lr") >= 0 || NumberOf(flags, "min_lr_ratio") >= 0) return flags;
   flags["min_lr"] = absl::StrFormat("%.17g", RateFloor(peak));
@@ -83,17 +84,18 @@ SafetensorsMetadata FlagsFor(const GptCheckpointInfo& saved, const ParsedFlags& 
     flags.erase("warmup_shape");
   }
   // What means nothing of the schedule or the optimizer that holds: earlier versions took it, and kept it.
-  const auto holds = [&](const std::string& name, absl::string_view value) {
+  const auto value_of = [&](const std::string& name) {
     const auto found = saved.flags.find(name);
     const bool is_now = found == saved.flags.end() || parsed.Given(name);
-    return (is_now ? Flag(name).CurrentValue() : found->second) == value;
+    return is_now ? Flag(name).CurrentValue() : found->second;
   };
-  if (holds("schedule_lr", "constant")) {
+  if (!HasFloor(value_of("schedule_lr"))) {
     flags.erase("min_lr");
     flags.erase("min_lr_ratio");
   }
-  if (holds("optimizer", "adafactor")) flags.erase("beta1");
-  if (holds("optimizer", "adafactor") || holds("optimizer", "sgd")) flags.erase("beta2");
+  const std::string optimizer = value_of("optimizer");
+  if (!HasBeta1(optimizer)) flags.erase("beta1");
+  if (!HasBeta2(optimizer)) flags.erase("beta2");
   // A number would count, and not the share that is given now.
   if (parsed.Given("min_lr_ratio")) flags.erase("min_lr");
   return flags;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "examples/gpt/flag_uses.h"
 #include "examples/gpt/gpt_plan_flags.h"
 #include "mesh/device_mesh.h"
 #include "parallel/deepspeed/deepspeed_config.h"
@@ -173,19 +174,11 @@ std::vector<Dependence> Dependences(bool sgd) {
        {"loss_scale_hysteresis", "min_loss_scale"}},
       {"optimizer", [](absl::string_view value) { return value == "sgd"; },
        sgd ? of_sgd : std::vector<std::string>()},
-      {"optimizer",
-       [](absl::string_view value) {
-         return value == "adamw" || value == "muon" || value == "adamw8bit" || value == "lamb";
-       },
-       {"eps"}},
-      {"optimizer", [](absl::string_view value) { return value != "adafactor"; }, {"beta1"}},
-      {"optimizer",
-       [](absl::string_view value) { return value != "adafactor" && value != "sgd"; },
-       {"beta2"}},
+      {"optimizer", HasEps, {"eps"}},
+      {"optimizer", HasBeta1, {"beta1"}},
+      {"optimizer", HasBeta2, {"beta2"}},
       {"schedule_lr", [](absl::string_view value) { return value != "one_cycle"; }, {"warmup_shape"}},
-      {"schedule_lr",
-       [](absl::string_view value) { return value != "constant"; },
-       {"min_lr", "min_lr_ratio"}},
+      {"schedule_lr", HasFloor, {"min_lr", "min_lr_ratio"}},
       // A floor that is a number would count, and not the share.
       {"min_lr_ratio",
        [](absl::string_view value) {

@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "examples/checkpoint_flags.h"
 #include "examples/flag_checks.h"
+#include "examples/gpt/flag_uses.h"
 #include "examples/gpt/gpt_deepspeed.h"
 #include "examples/gpt/gpt_plan_flags.h"
 #include "examples/gpt/rate_floor.h"
@@ -190,17 +191,17 @@ void OptimizerFromFlags(GptRun& run) {
                .beta2 = InRange(0, 1, "beta2", absl::GetFlag(FLAGS_beta2)),
                .weight_decay = InRange(0, 1e9, "weight_decay", absl::GetFlag(FLAGS_weight_decay))};
   const std::string& name = run.optimizer;
-  WEFT_REQUIRE(!IsGiven("beta1") || name != "adafactor", "--beta1=", run.adamw.beta1,
+  WEFT_REQUIRE(!IsGiven("beta1") || HasBeta1(name), "--beta1=", run.adamw.beta1,
                ": expected --optimizer=adamw, sgd, lion, muon, lamb or adamw8bit, got ", name);
-  WEFT_REQUIRE(!IsGiven("beta2") || (name != "adafactor" && name != "sgd"), "--beta2=", run.adamw.beta2,
+  WEFT_REQUIRE(!IsGiven("beta2") || HasBeta2(name), "--beta2=", run.adamw.beta2,
                ": expected --optimizer=adamw, lion, muon, lamb or adamw8bit, got ", name);
   run.nesterov = absl::GetFlag(FLAGS_nesterov);
   WEFT_REQUIRE(run.nesterov || run.optimizer == "sgd", "--nesterov=false: expected --optimizer=sgd, got ",
                run.optimizer);
   run.eps = InRange(0, 1, "eps", absl::GetFlag(FLAGS_eps));
   if (run.eps == 0) return;
-  WEFT_REQUIRE(name == "adamw" || name == "muon" || name == "adamw8bit" || name == "lamb", "--eps=", run.eps,
-               ": expected --optimizer=adamw, muon, adamw8bit or lamb, got ", name);
+  WEFT_REQUIRE(HasEps(name), "--eps=", run.eps, ": expected --optimizer=adamw, muon, adamw8bit or lamb, got ",
+               name);
   run.adamw.eps = run.eps;
 }
 
@@ -224,8 +225,8 @@ void RatesFromFlags(GptRun& run, double scale) {
   WEFT_REQUIRE(run.schedule_lr != "one_cycle" || run.schedule.warmup == WarmupShape::kLinear,
                "--warmup_shape=log: expected linear with --schedule_lr=one_cycle, which grows as a cosine");
   for (const char* flag : {"min_lr", "min_lr_ratio"}) {
-    WEFT_REQUIRE(run.schedule_lr != "constant" || !IsGiven(flag), "--", flag, "=",
-                 FlagNamed(flag).CurrentValue(), ": expected a --schedule_lr that falls, got constant");
+    WEFT_REQUIRE(HasFloor(run.schedule_lr) || !IsGiven(flag), "--", flag, "=", FlagNamed(flag).CurrentValue(),
+                 ": expected a --schedule_lr that falls, got constant");
   }
   WEFT_REQUIRE(run.schedule.floor <= run.schedule.peak, "--min_lr=", run.schedule.floor,
                ": expected at most --lr=", run.schedule.peak);

@@ -21,6 +21,11 @@ constexpr bool KeepsTerms(DType from, DType to) {
   return IsFloating(from) && (to == DType::kF64 || (from != DType::kF64 && to != DType::kF16));
 }
 
+// Whether a tensor that lies so may be cast as it lies, without a reduction before.
+inline bool CastsAsItLies(DType from, DType to, const Layout& layout) {
+  return KeepsTerms(from, to) || !layout.HasPartial();
+}
+
 // x in another floating dtype, rounded to nearest.
 //
 // Layout: every dim may be split. Linear up to rounding, so a Partial passes through: one that should be

@@ -33,11 +33,14 @@ std::shared_ptr<JobStore> OpenStore(const LaunchEnvironment& environment, MpiEnv
                                     [mpi](const std::string& bytes) { return mpi->Broadcast(bytes); });
 }
 
+// All ranks have the same worlds, so each counts its own.
+int64_t NumberOfWorld(JobStore& store, int rank) {
+  return store.launcher_keeps_it() ? store.store()->Add(absl::StrCat("num_worlds/", rank), 1) : 1;
+}
+
 // Where groups and watchdogs meet. A launcher's store still has keys of the worlds that the process had before, gloo's addresses
-// among them, which those of the next must not read. All ranks have the same worlds, so each counts its own.
-std::shared_ptr<Store> MeetingStore(JobStore& store, int rank) {
-  if (!store.launcher_keeps_it()) return store.store();
-  const int64_t number = store.store()->Add(absl::StrCat("num_worlds/", rank), 1);
+// among them, which those of the next must not read.
+std::shared_ptr<Store> MeetingStore(JobStore& store, int64_t number) {
   if (number == 1) return store.store();
   return std::make_shared<PrefixStore>(store.store(), absl::StrCat("world/", number, "/"));
 }
@@ -59,7 +62,8 @@ ProcessWorld::ProcessWorld(const LaunchEnvironment& environment, const WorldOpti
       mpi_(std::move(mpi)),
       store_(std::move(store)),
       users_store_(std::make_shared<PrefixStore>(store_->store(), "user/"), [this] { ThrowIfFailed(); }),
-      meeting_store_(MeetingStore(*store_, rank())),
+      number_(NumberOfWorld(*store_, rank())),
+      meeting_store_(MeetingStore(*store_, number_)),
       groups_(MakeGroups(options)),
       watchdog_(environment.world_size, meeting_store_.get(), options.watchdog) {
   peer_watch_ = std::make_unique<PeerWatch>(

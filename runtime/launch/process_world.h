@@ -2,6 +2,7 @@
 #define WEFT_RUNTIME_LAUNCH_PROCESS_WORLD_H_
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -37,6 +38,8 @@ class ProcessWorld final : public World {
   void FinishWork() override;
   void ThrowIfCutOff() const override { groups_->ThrowIfCutOff(); }
   Store& store() override { return users_store_; }
+  // Where the launcher keeps the store, which of the process's worlds this is, from 1: all of them share store(). Otherwise 1.
+  int64_t number() const { return number_; }
   // What ranks leave to the ranks of the next life; nothing, unless the launcher keeps the store (weft_run).
   Store* run_store() { return store_->launcher_keeps_it() ? &store_->run_store() : nullptr; }
 
@@ -59,8 +62,9 @@ class ProcessWorld final : public World {
   Backend backend_ = Backend::kGloo;  // of groups_
   const std::shared_ptr<MpiEnvironment> mpi_;
   const std::shared_ptr<JobStore> store_;
-  WorldStore users_store_;                      // a part of it
-  const std::shared_ptr<Store> meeting_store_;  // likewise
+  WorldStore users_store_;  // a part of it
+  const int64_t number_;
+  const std::shared_ptr<Store> meeting_store_;  // a part of store_, too
   const std::unique_ptr<ProcessGroups> groups_;
   // One record at a time: the rank's thread writes it, and the peer watch.
   std::mutex flight_mutex_;

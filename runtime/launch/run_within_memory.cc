@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdint>
 #include <iostream>
 #include <iterator>
 
@@ -16,7 +15,7 @@
 namespace weft {
 namespace {
 
-// Of a life of the ranks, in its own store: what rank 0 has found, so that all take the same.
+// Of a world, in its store: what rank 0 has found, so that all take the same.
 constexpr char kTakenKey[] = "weft/memory_saving";
 
 // The savings of one number of ranks.
@@ -33,10 +32,8 @@ class Ladder {
   const std::string& name(int saving) const { return names_[saving]; }
 
   // Which one ranks that are processes take.
-  int TakenBy(World& world, Store& run) const {
-    // A launcher's store still has those of the worlds before. All ranks have the same worlds, so each counts its own.
-    const int64_t number = world.store().Add(absl::StrCat(kTakenKey, "/worlds/", world.rank()), 1);
-    const std::string taken = absl::StrCat(kTakenKey, "/", number);
+  int TakenBy(ProcessWorld& world, Store& run) const {
+    const std::string taken = absl::StrCat(kTakenKey, "/", world.number());
     if (world.rank() == 0) world.store().Set(taken, run.TryGet(key_).value_or("0"));
     const std::string text = world.store().Get(taken, timeout_);
     int saving = 0;
@@ -72,7 +69,7 @@ std::string TextOf(const std::exception& error) {
 void RunProcess(World& world, const Ladder& ladder, const std::function<void(World&, int)>& body) {
   auto* const process = dynamic_cast<ProcessWorld*>(&world);
   Store* const run = process != nullptr && ladder.last() > 0 ? process->run_store() : nullptr;
-  const int saving = run != nullptr ? ladder.TakenBy(world, *run) : 0;
+  const int saving = run != nullptr ? ladder.TakenBy(*process, *run) : 0;
   try {
     body(world, saving);
   } catch (const std::exception& error) {

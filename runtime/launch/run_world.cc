@@ -1,7 +1,6 @@
 #include "runtime/launch/run_world.h"
 
 #include <chrono>
-#include <cstdint>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -51,24 +50,20 @@ std::optional<LaunchEnvironment> ProcessEnvironment(Backend backend) {
   return std::nullopt;
 }
 
-// Rank 0 sets it in the job's store when its body has returned.
+// Rank 0 sets it in the job's store, for this world, when its body has returned.
 constexpr char kDoneKey[] = "weft/spares/done";
 // weft_run's agents look for it, below what JobStore and ProcessWorld put before it (tools/launcher/launch.cc).
 constexpr char kSavedKey[] = "weft/saved";
 
-// A launcher's store still has those of the worlds before. All ranks have the same worlds, so each counts its own.
-std::string DoneKey(World& world) {
-  const int64_t number = world.store().Add(absl::StrCat("weft/spares/worlds/", world.rank()), 1);
-  return absl::StrCat(kDoneKey, "/", number);
-}
+std::string DoneKey(const ProcessWorld& world) { return absl::StrCat(kDoneKey, "/", world.number()); }
 
 // A wait in the store ends when a rank fails.
-void WaitAsSpare(World& world) {
+void WaitAsSpare(ProcessWorld& world) {
   world.flight_recorder().SetActivity("spare");
   world.store().Get(DoneKey(world), std::chrono::hours(24 * 365));
 }
 
-void RunWithSpares(int num_ranks, const std::function<void(World&)>& body, World& world) {
+void RunWithSpares(int num_ranks, const std::function<void(World&)>& body, ProcessWorld& world) {
   if (world.size() == num_ranks) return body(world);
   if (world.rank() >= num_ranks) return WaitAsSpare(world);
   if (world.rank() == 0) {

@@ -11,12 +11,12 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "runtime/base/error.h"
+#include "runtime/base/error_text.h"
 #include "runtime/base/host_name.h"
 #include "runtime/base/random_id.h"
 #include "runtime/store/tcp_address.h"
@@ -30,23 +30,21 @@ using Json = nlohmann::json;
 
 constexpr char kSizeKey[] = "meet/size";
 constexpr char kPlaceKey[] = "meet/place/";     // and a rank: who has come as that first
-constexpr char kVerdictKey[] = "meet/verdict";  // "ok", or why not
+constexpr char kVerdictKey[] = "meet/verdict";  // kOk, or the error
+constexpr char kOk[] = "ok";
 // How often rank 0, which waits for ranks, looks whether one of them found a mistake.
 constexpr milliseconds kLook{100};
 
 // Ends the meeting for all, unless it has ended; throws how.
 [[noreturn]] void EndBadly(Store& store, absl::StatusCode code, const std::string& why) {
-  const std::string text = absl::StrCat(static_cast<int>(code), " ", why);
-  const std::string first = store.CompareSet(kVerdictKey, "", text);
-  Throw(code, first == text || first == "ok" ? why : first.substr(first.find(' ') + 1));
+  const std::string first = store.CompareSet(kVerdictKey, "", ErrorText(code, why));
+  const std::optional<Error> told = ErrorFromText(first);
+  Throw(code, told.has_value() ? told->message() : why);
 }
 
 void RequireOk(const std::string& verdict) {
-  if (verdict == "ok") return;
-  const size_t space = verdict.find(' ');
-  int code = 0;
-  if (!absl::SimpleAtoi(verdict.substr(0, space), &code)) code = static_cast<int>(absl::StatusCode::kAborted);
-  Throw(static_cast<absl::StatusCode>(code), verdict.substr(space + 1));
+  if (verdict == kOk) return;
+  throw ErrorFromText(verdict).value_or(Error(absl::StatusCode::kAborted, verdict));
 }
 
 std::string SecondsOf(milliseconds time) {
@@ -179,7 +177,7 @@ std::vector<MeetingRank> Meet(Store& store, const WorldPlace& place, const Meeti
   if (place.rank == 0) {
     AwaitAll(store, place, keys);
     all_here();
-    RequireOk(store.CompareSet(kVerdictKey, "", "ok"));
+    RequireOk(store.CompareSet(kVerdictKey, "", kOk));
   } else {
     // Rank 0 gives up first, and says who is missing.
     RequireOk(store.Get(kVerdictKey, place.timeout + std::chrono::seconds(5)));

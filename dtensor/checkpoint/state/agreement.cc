@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "runtime/base/clamp_timeout.h"
 #include "runtime/base/error.h"
+#include "runtime/base/error_text.h"
 #include "runtime/comm/gather_texts.h"
 #include "runtime/device/allocator.h"
 
@@ -24,7 +24,7 @@ constexpr std::chrono::milliseconds kSlice(200);
 // What a function gives or throws, as a text: "+" and its result, or "-", the code, a blank and the message.
 std::string Outcome(const std::function<std::string()>& function) {
   const auto failed = [](absl::StatusCode code, absl::string_view message) {
-    return absl::StrCat("-", static_cast<int>(code), " ", message.substr(0, kLongestMessage));
+    return absl::StrCat("-", ErrorText(code, message.substr(0, kLongestMessage)));
   };
   try {
     return absl::StrCat("+", function());
@@ -39,38 +39,32 @@ std::string Outcome(const std::function<std::string()>& function) {
 
 bool IsError(absl::string_view outcome) { return absl::StartsWith(outcome, "-"); }
 
-struct Failure {
-  absl::StatusCode code = absl::StatusCode::kInternal;
-  std::string message;
-};
-Failure FailureOf(absl::string_view outcome) {
-  const size_t blank = outcome.find(' ');
-  int code = 0;
-  WEFT_CHECK(blank != absl::string_view::npos && absl::SimpleAtoi(outcome.substr(1, blank - 1), &code),
-             outcome);
-  return {static_cast<absl::StatusCode>(code), std::string(outcome.substr(blank + 1))};
+Error FailureOf(absl::string_view outcome) {
+  std::optional<Error> error = ErrorFromText(outcome.substr(1));
+  WEFT_CHECK(error.has_value(), outcome);
+  return *std::move(error);
 }
 
 // One error of all that failed: the message alone, if it is the same on every rank.
 std::string Joined(const std::vector<std::string>& reports) {
-  std::optional<Failure> first;
+  std::optional<Error> first;
   std::string message;
   int num_failed = 0;
   bool all_alike = true;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     all_alike = all_alike && reports[rank] == reports[0];
     if (!IsError(reports[rank])) continue;
-    const Failure failure = FailureOf(reports[rank]);
+    const Error failure = FailureOf(reports[rank]);
     if (!first) first = failure;
     if (++num_failed <= kMostListed) {
-      absl::StrAppend(&message, num_failed > 1 ? "; " : "", "rank ", rank, ": ", failure.message);
+      absl::StrAppend(&message, num_failed > 1 ? "; " : "", "rank ", rank, ": ", failure.message());
     }
   }
   if (num_failed > kMostListed) {
     absl::StrAppend(&message, "; and ", num_failed - kMostListed, " more ranks");
   }
-  if (all_alike || reports.size() == 1) message = first->message;
-  return absl::StrCat("-", static_cast<int>(first->code), " ", message);
+  if (all_alike || reports.size() == 1) message = first->message();
+  return absl::StrCat("-", ErrorText(first->code(), message));
 }
 
 }  // namespace
@@ -135,9 +129,7 @@ std::string Agreement::Agree(const Round& round) {
     word = Outcome([&] {
       std::vector<std::string> reports = Collect(number);
       for (const std::string& report : reports) {
-        if (!IsError(report)) continue;
-        const Failure failure = FailureOf(Joined(reports));
-        throw Error(failure.code, failure.message);
+        if (IsError(report)) throw FailureOf(Joined(reports));
       }
       for (std::string& report : reports) report.erase(0, 1);
       return round.conclude != nullptr ? round.conclude(reports) : std::string();
@@ -150,8 +142,7 @@ std::string Agreement::Agree(const Round& round) {
     word = Await(Key(number, "word"), std::chrono::steady_clock::now() + timeout_ + timeout_ / 2);
   }
   if (!IsError(word)) return word.substr(1);
-  const Failure failure = FailureOf(word);
-  throw Error(failure.code, failure.message);
+  throw FailureOf(word);
 }
 
 std::vector<std::string> Agreement::AllGather(const std::string& mine) {

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <thread>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "runtime/base/error.h"
+#include "runtime/base/error_text.h"
 
 namespace weft {
 namespace {
@@ -326,8 +326,7 @@ void GlooGroup::Fail(absl::StatusCode code, const std::string& message) {
   }
   if (meeting_.mesh == nullptr) return;
   try {
-    hub_->store().CompareSet(absl::StrCat(meeting_.prefix, "failure"), "",
-                             absl::StrCat(static_cast<int>(code), "\n", message));
+    hub_->store().CompareSet(absl::StrCat(meeting_.prefix, "failure"), "", ErrorText(code, message));
   } catch (const std::exception&) {  // then peers learn of the failure and not of its reason
   }
   meeting_.mesh->Close();
@@ -342,10 +341,8 @@ void GlooGroup::FailLost(const PeerLost& lost, const std::string& where) {
   CheckBoards();
   try {
     const auto said = hub_->store().TryGet(absl::StrCat(meeting_.prefix, "failure"));
-    const std::vector<std::string> parts = absl::StrSplit(said.value_or(""), absl::MaxSplits('\n', 1));
-    int code = 0;
-    if (parts.size() == 2 && absl::SimpleAtoi(parts[0], &code)) {
-      Fail(static_cast<absl::StatusCode>(code), parts[1]);
+    if (const std::optional<Error> error = ErrorFromText(said.value_or(""))) {
+      Fail(error->code(), error->message());
       failure_.Throw();
     }
   } catch (const std::exception&) {

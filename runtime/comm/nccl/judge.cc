@@ -4,6 +4,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "runtime/base/error_text.h"
 #include "runtime/comm/group_text.h"
 
 namespace weft {
@@ -24,10 +25,7 @@ bool Split(const std::string& text, int64_t* number, std::string* rest) {
 
 std::optional<Error> AnnouncedEnd(NcclHub& hub, const std::string& prefix) {
   const std::optional<std::string> said = hub.store().TryGet(prefix + kFailed);
-  int64_t code = 0;
-  std::string message;
-  if (!said.has_value() || !Split(*said, &code, &message)) return std::nullopt;
-  return Error(static_cast<absl::StatusCode>(code), message);
+  return said.has_value() ? ErrorFromText(*said) : std::nullopt;
 }
 
 std::string NcclJudge::AnswerKey(int member) const { return absl::StrCat(prefix_, "at/", member); }
@@ -55,8 +53,7 @@ void NcclJudge::Answer(int64_t call, const CallLog& own) {
 }
 
 void NcclJudge::Announce(const Error& error) {
-  hub_.store().CompareSet(prefix_ + kFailed, "",
-                          absl::StrCat(static_cast<int>(error.code()), "\n", error.message()));
+  hub_.store().CompareSet(prefix_ + kFailed, "", ErrorText(error.code(), error.message()));
   hub_.Call();
 }
 

@@ -232,7 +232,7 @@ bool Watchdog::IsFirst(const std::string& key, std::string* text) {
 
 // Ranks that wait in one operation are in the same circle, if in any, and told of together: one of them is judged for all.
 void Watchdog::JudgeAll(const std::vector<RankReport>& reports) {
-  // Whose own thread waits, which makes circles, before one that only has it under way; then who has waited longest.
+  // A rank whose own thread waits comes first: only such ranks make circles. Among equals, whoever has waited longest.
   const auto precedence = [&](int rank) {
     const RankStatus& status = *reports[rank].status;
     return std::pair(status.held_by() != nullptr, status.waits_in()->seconds);

@@ -23,6 +23,14 @@
 namespace weft {
 namespace {
 
+std::vector<std::vector<double>> GradientsOf(Module& model) {
+  std::vector<std::vector<double>> gradients;
+  for (const Parameter* const parameter : model.AllParameters()) {
+    gradients.push_back(parameter->grad().FullTensor().ToVector<double>());
+  }
+  return gradients;
+}
+
 // A program may go on after an error that no other rank knows of: here there is none.
 TEST(ExecutorFailureTest, ARunAfterOneThatFailed) {
   RunRanks(1, [](World& world) {
@@ -49,7 +57,7 @@ TEST(ExecutorFailureTest, ARunAfterOneThatFailed) {
 TEST(ExecutorFailureTest, ARunAfterOneThatFailedHalfWay) {
   for (const Style& style : {DataParallel("dp"), FullyShard("dp")}) {
     const Plan plan = {{"layers.*", Pipeline("pp")}, {"layers.*", style}};
-    std::map<bool, std::vector<std::vector<double>>> outcomes;  // of rank 0: the loss, gradients
+    std::map<bool, std::vector<std::vector<double>>> outcomes;  // of rank 0: gradients, the loss
     for (const bool fails_before : {false, true}) {
       RunRanks(2, [&](World& world) {
         Products model(2);
@@ -68,10 +76,9 @@ TEST(ExecutorFailureTest, ARunAfterOneThatFailedHalfWay) {
           hook.Remove();
           for (Parameter* const parameter : model.AllParameters()) parameter->ClearGrad();
         }
-        std::vector<std::vector<double>> outcome = {{pipeline.Run(parts, total).Item()}};
-        for (const Parameter* const parameter : model.AllParameters()) {
-          outcome.push_back(parameter->grad().FullTensor().ToVector<double>());
-        }
+        const double loss = pipeline.Run(parts, total).Item();
+        std::vector<std::vector<double>> outcome = GradientsOf(model);
+        outcome.push_back({loss});
         if (world.rank() == 0) outcomes[fails_before] = std::move(outcome);
       });
     }
@@ -118,10 +125,7 @@ TEST(ExecutorFailureTest, ARunAfterOneThatFailedBetweenBuckets) {
         for (Parameter* const parameter : model.AllParameters()) parameter->ClearGrad();
       }
       pipeline.Run(parts, total);
-      std::vector<std::vector<double>> outcome;
-      for (const Parameter* const parameter : model.AllParameters()) {
-        outcome.push_back(parameter->grad().FullTensor().ToVector<double>());
-      }
+      std::vector<std::vector<double>> outcome = GradientsOf(model);
       if (world.rank() == 0) gradients[fails_before] = std::move(outcome);
     });
   }

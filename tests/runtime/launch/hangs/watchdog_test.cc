@@ -225,7 +225,7 @@ TEST(WatchdogTest, ASilentRankIsNamed) {
   }
 }
 
-// What a rank waits in; `seconds` ago it was issued.
+// What a rank waits in; `seconds` ago it was issued. The clock's 0 may be when the machine was started: no time is before.
 FlightEntry Issued(CollectiveKind kind, uint64_t sequence, int64_t seconds = 0) {
   FlightEntry entry;
   entry.kind = kind;
@@ -322,7 +322,8 @@ TEST(WatchdogTest, TheSecondsOfSilenceAreThoseOfThisStall) {
   EXPECT_LE(std::stod(line.substr(line.find(before) + before.size())), stalled.count() + 0.1) << line;
 }
 
-// A group numbers collectives and each member's messages apart. Both are an hour old, so each is told of once.
+// A group numbers collectives and each member's messages apart. Both are so old that each is told of once: the next time
+// would come after 77 s.
 TEST(WatchdogTest, AMessageAndACollectiveOfOneNumberAreBothTold) {
   for (const bool has_store : {false, true}) {
     Told told;
@@ -331,14 +332,14 @@ TEST(WatchdogTest, AMessageAndACollectiveOfOneNumberAreBothTold) {
     FlightRecorder peer;
     FlightRecorder::OpenedGroup* const dp = recorder.OpenGroup("dp", {0, 1});
     peer.OpenGroup("dp", {0, 1});
-    const uint64_t message = recorder.Issue(dp, Issued(CollectiveKind::kSendRecv, 1, /*seconds=*/3600));
+    const uint64_t message = recorder.Issue(dp, Issued(CollectiveKind::kSendRecv, 1, /*seconds=*/40));
     Watchdog watchdog(2, has_store ? &store : nullptr, told.Options());
     const auto fail = [](absl::StatusCode, const std::string& text) { ADD_FAILURE() << text; };
     watchdog.Watch({0, &recorder, fail});
     watchdog.Watch({1, &peer, fail});
     EXPECT_NE(LineWith(told, "send_recv"), "");
     recorder.End(message, FlightClock(), /*ok=*/true);
-    recorder.Issue(dp, Issued(CollectiveKind::kBarrier, 1, /*seconds=*/3600));
+    recorder.Issue(dp, Issued(CollectiveKind::kBarrier, 1, /*seconds=*/40));
     EXPECT_NE(LineWith(told, "barrier() #1 "), "");
   }
 }
