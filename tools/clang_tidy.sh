@@ -13,7 +13,7 @@ usage: tools/clang_tidy.sh [PATH...]
 
 Needs the package clang-tidy, which the build does not: apt-get install clang-tidy. A source takes about 5 s of a core;
 JOBS=N runs N at once, by default one per core. Exits 1 if there is any finding, or a source that clang cannot read: what
-clang 14 does not know of C++20 is in ops/cpu/product/packed_gemm.cc, ops/normalization/cross_entropy.cc and ops/{layer,rms}_norm_grad.cc.
+clang 14 does not know of C++20 is in ops/cpu/product/packed_gemm.cc, ops/normalization/{cross_entropy,layer_norm_grad,rms_norm_grad}.cc.
 
 Example: JOBS=1 nice tools/clang_tidy.sh runtime/comm mesh/layout.cc
 TEXT

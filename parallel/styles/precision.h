@@ -26,7 +26,7 @@ struct PrecisionOptions {
 // to the module's `param`, and stays so when it leaves, but for modules named here with an `output`. Where a plan has an
 // entry with a `param`, modules that none reaches compute in ParallelizeOptions::compute_dtype.
 //
-//   {"", Precision({.param = DType::kBF16})}, {"**.ln_*", Precision({.param = DType::kF32})}
+//   {"", Precision({.param = DType::kBF16})}, {"**.ln_1", Precision({.param = DType::kF32})}
 //
 // Each of f16, bf16, f32, f64. Later entries on a module override field by field.
 // Source: the semantics of torch.distributed.fsdp.MixedPrecisionPolicy (param_dtype, reduce_dtype, output_dtype,

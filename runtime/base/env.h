@@ -30,8 +30,12 @@ std::optional<std::string> BuildWorkspaceDirectory();
 //   SLURM_STEP_NODELIST SLURM_STEP_TASKS_PER_NODE SLURM_NODEID
 //   WEFT_AGENT_STORE     1: the launcher keeps the store at MASTER_ADDR:MASTER_PORT
 //   WEFT_STORE_TOKEN     what the store's clients must show
-//   WEFT_STORE_{CA,CERT,KEY,SERVER_NAME}   its mutual TLS: PEM files, and the name in the server's
-//   certificate WEFT_GLOO_HOST       the address or host name of this machine that gloo's sockets bind to
+//   WEFT_STORE_{CA,CERT,KEY,SERVER_NAME}   its mutual TLS: PEM files, and the name in the server's certificate
+//   WEFT_STORE_GRACE_MS  how long a rank tries to come back to a store that restarts in place
+//   WEFT_SUSPICION_MS    after how long a silence a peer of the store counts as gone
+//   WEFT_SNAPSHOT_MEMORY where the launcher keeps memory for snapshots
+//   WEFT_SPAWNED         the process whose SpawnRanks has started this one
+//   WEFT_GLOO_HOST       the address or host name of this machine that gloo's sockets bind to
 //   WEFT_FLIGHT_DIR      where a rank whose run fails writes its flight record
 std::map<std::string, std::string> LauncherVariables();
 

@@ -72,9 +72,9 @@ ABSL_FLAG(std::string, log_dir, "",
           "folder for what the workers print: RUN/RESTART/RANK/stdout.log and stderr.log");
 ABSL_FLAG(std::string, tee, "",
           "which streams go to the logs and to the console, there with the rank before each line; others go "
-          "to the logs alone. 0: none, 1: stdout, 2: stderr, 3: both; or by local rank, as in 0:3,1:2. "
-          "Without --log_dir logs go to a new folder under /tmp. By default the console has them all and "
-          "the logs are as the workers wrote");
+          "to the logs alone. Into a pipe or file stdout is rank 0's alone, and as it wrote it. 0: none, 1: "
+          "stdout, 2: stderr, 3: both; or by local rank, as in 0:3,1:2. Without --log_dir logs go to a new "
+          "folder under /tmp. By default the console has them all and the logs are as the workers wrote");
 
 namespace weft {
 namespace {

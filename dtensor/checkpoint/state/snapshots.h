@@ -87,7 +87,7 @@ class Snapshots {
   void NoteLoaded();
 
   // Takes a snapshot: returns when this rank's boxes have been copied; waits for the last one first.
-  // Cost:   two small all-gathers as of a save, four more; a pass over the rank's boxes by the pool's threads. Beside training: the
+  // Cost:   two small all-gathers as of a save, six more; a pass over the rank's boxes by the pool's threads. Beside training: the
   //         messages, a read of each piece for its checksums, and a round of Agreement.
   // Errors: on every rank, those of any: of this snapshot's beginning, or of the last one, if it is still to be told: this one is
   //         over then, and has done its work. So is World::ThrowIfCutOff. The last whole snapshot stays.
