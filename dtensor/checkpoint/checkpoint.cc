@@ -148,7 +148,10 @@ class WritersWork {
     const std::string told = error_ ? ErrorText(error_->code(), error_->message()) : "";
     const CommOptions options = {.tag = context_.state().tag(), .timeout = timeout};
     const std::string writers = AllGatherTexts(AllRanks(context_), told, context_.allocator(), options)[0];
-    if (const std::optional<Error> error = ErrorFromText(writers)) throw *error;
+    if (writers.empty()) return;
+    const std::optional<Error> error = ErrorFromText(writers);
+    WEFT_CHECK(error.has_value(), writers);
+    throw *error;
   }
 
  private:
