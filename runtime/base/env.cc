@@ -47,9 +47,9 @@ constexpr const char* kLauncherVariables[] = {
     "WEFT_STORE_CERT",
     "WEFT_STORE_KEY",
     "WEFT_STORE_SERVER_NAME",
-    "WEFT_STORE_GRACE_MS",  // how long a rank tries to come back to a store that restarts in place
-    "WEFT_SUSPICION_MS",    // after how long a silence a peer of the store counts as gone
-    "WEFT_SPAWNED",         // the process whose SpawnRanks has started this one
+    "WEFT_STORE_GRACE_MS",
+    "WEFT_SUSPICION_MS",
+    "WEFT_SPAWNED",
     "WEFT_GLOO_HOST",
     "WEFT_FLIGHT_DIR",
 };

@@ -225,7 +225,7 @@ TEST(WatchdogTest, ASilentRankIsNamed) {
   }
 }
 
-// What a rank waits in; `seconds` ago it was issued. The clock's 0 may be when the machine was started: no time is before.
+// What a rank waits in; `seconds` ago it was issued. The clock may begin when the machine does: nothing is older than that.
 FlightEntry Issued(CollectiveKind kind, uint64_t sequence, int64_t seconds = 0) {
   FlightEntry entry;
   entry.kind = kind;
