@@ -1,8 +1,11 @@
 #include "dtensor/checkpoint/checkpoint.h"
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,6 +20,7 @@
 #include "mesh/shard_math.h"
 #include "parallel/parallelize.h"
 #include "runtime/launch/run_ranks.h"
+#include "runtime/launch/world.h"
 
 namespace weft {
 namespace {
@@ -200,6 +204,46 @@ TEST(CheckpointTest, WhatTheWriterFailsInIsAnErrorOnEveryRank) {
     EXPECT_EQ(SafetensorsReader(path).entries().size(), 1u);
   });
   std::filesystem::remove(folder);
+}
+
+// Another world, in which something has cut off a collective of one rank.
+class CutOffWorld final : public World {
+ public:
+  CutOffWorld(World& inner, int cut_off)
+      : World(inner.rank(), inner.size(), /*num_threads=*/1, inner.allocator(), inner.tracer()),
+        inner_(inner),
+        cut_off_(cut_off) {}
+
+  std::shared_ptr<Communicator> MakeGroup(const std::string& name, const std::vector<int>& ranks) override {
+    return inner_.NewGroup(name, ranks);
+  }
+  void ThrowIfCutOff() const override {
+    if (rank() == cut_off_) Throw(absl::StatusCode::kAborted, "group 'grad' of rank ", rank(), " is gone");
+  }
+
+ private:
+  World& inner_;
+  const int cut_off_;
+};
+
+// Whichever rank's it is: what it gave may be anything.
+TEST(CheckpointTest, WhatACollectiveThatWasCutOffHasLeftReplacesNoFile) {
+  const std::string path = ::testing::TempDir() + "/cut_off.safetensors";
+  for (const int cut_off : {0, 1, 2}) {
+    std::ofstream(path) << "of an earlier save";
+    RunRanks(3, [&](World& inner) {
+      CutOffWorld world(inner, cut_off);
+      const auto context = Bind(world, DeviceMesh::Parse("dp=3"));
+      EXPECT_THAT(
+          [&] {
+            SaveTensors(path, {{"x", Full(context, DType::kF32, {3}, 1)}}, {});
+          },
+          ::testing::ThrowsMessage<Error>("group 'grad' of rank " + std::to_string(cut_off) + " is gone"))
+          << "rank " << world.rank();
+    });
+    std::ifstream file(path);
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "of an earlier save");
+  }
 }
 
 // Each stage would write a file of its own, under one name. A slice that no model is spread from is a mesh as any.

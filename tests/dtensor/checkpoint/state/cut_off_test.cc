@@ -1,11 +1,14 @@
 // Saves and snapshots of what a collective has left that NCCL has given up: on emulated GPUs, over a fake NCCL.
 
 #include <barrier>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "dtensor/checkpoint/checkpoint.h"
 #include "dtensor/checkpoint/folder/step_folder.h"
 #include "dtensor/checkpoint/state/checkpoint_manager.h"
 #include "dtensor/dtensor.h"
@@ -77,6 +80,28 @@ TEST(CutOffTest, ASnapshotDoesNotKeepIt) {
   int num_stamped = 0;
   nodes.ForEach([&](MemorySegment&, const SnapshotStamp&, bool) { ++num_stamped; });
   EXPECT_EQ(num_stamped, 0);
+}
+
+// Each rank saves what it has alone, as under ddp: no collective of the save fails.
+TEST(CutOffTest, AFileDoesNotKeepIt) {
+  const auto fake = std::make_shared<FakeNccl>();
+  std::barrier both(2);
+  const auto body = [&](World& world) {
+    const auto context = Bind(world, DeviceMesh({{"dp", 2}}));
+    const auto own = Bind(context, context->mesh().Slice({{"dp", world.rank()}}));
+    const DTensor tensor = DTensor::Distribute(own, Tensor::FromValues<float>({4}, std::vector<float>(4)),
+                                               Layout(1, own->mesh().num_axes()));
+    const std::string path = testing::TempDir() + "/cut_off_" + std::to_string(world.rank());
+    std::ofstream(path) << "of an earlier save";
+    const auto group = world.NewGroup("grad", {0, 1});
+    AllReduceUntilAborted(world, *fake, *group, tensor.ToLocal());
+    both.arrive_and_wait();
+    fake->SetAsyncError(world.rank(), NcclResult::kRemoteError);
+    EXPECT_THAT(MessageOf([&] { SaveTensors(path, {{"tensor", tensor}}, {}); }), HasSubstr("group 'grad'"));
+    std::ifstream file(path);
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "of an earlier save");
+  };
+  RunNcclRanks(2, body, fake);
 }
 
 }  // namespace
