@@ -125,13 +125,14 @@ Tensor BringToWriter(const ModelParts& parts, const SpreadEntry& entry) {
   return whole;
 }
 
-// What the writer alone does. An error of its is kept until Agree: the others wait for it in the gathers.
-class WritersWork {
+// What the ranks do for one file. What one fails in is kept until Agree: the others wait for it in the gathers.
+class FileWork {
  public:
-  explicit WritersWork(MeshContext& context) : context_(context) {}
+  explicit FileWork(MeshContext& context) : context_(context) {}
 
+  // On every rank.
   void Do(absl::FunctionRef<void()> work) {
-    if (error_ || context_.world().rank() != context_.mesh().ranks()[0]) return;
+    if (error_) return;
     try {
       work();
     } catch (const Error& error) {
@@ -139,7 +140,13 @@ class WritersWork {
     }
   }
 
-  // All ranks come here, and throw the writer's error. `timeout`: 0 for that of other calls.
+  // On the writer alone.
+  void DoAsWriter(absl::FunctionRef<void()> work) {
+    if (context_.world().rank() == context_.mesh().ranks()[0]) Do(work);
+  }
+
+  // All ranks come here, and throw the first error that a rank has, in the mesh's order. Behind it their devices have done what
+  // they had been given before it. `timeout`: 0 for that of other calls.
   void Agree(std::chrono::milliseconds timeout) {
     if (context_.mesh().num_ranks() == 1) {
       if (error_) throw *error_;
@@ -147,11 +154,12 @@ class WritersWork {
     }
     const std::string told = error_ ? ErrorText(error_->code(), error_->message()) : "";
     const CommOptions options = {.tag = context_.state().tag(), .timeout = timeout};
-    const std::string writers = AllGatherTexts(AllRanks(context_), told, context_.allocator(), options)[0];
-    if (writers.empty()) return;
-    const std::optional<Error> error = ErrorFromText(writers);
-    WEFT_CHECK(error.has_value(), writers);
-    throw *error;
+    for (const std::string& text : AllGatherTexts(AllRanks(context_), told, context_.allocator(), options)) {
+      if (text.empty()) continue;
+      const std::optional<Error> error = ErrorFromText(text);
+      WEFT_CHECK(error.has_value(), text);
+      throw *error;
+    }
   }
 
  private:
@@ -176,8 +184,8 @@ void SaveTensors(const std::string& path, const std::vector<std::pair<std::strin
       parts != nullptr ? EntriesOfParts(path, *parts, tensors) : EntriesHere(tensors);
   WEFT_REQUIRE(!entries.empty(), "checkpoint '", path, "': nothing to save");
   std::optional<SafetensorsWriter> writer;
-  WritersWork work(context);
-  work.Do([&] {
+  FileWork work(context);
+  work.DoAsWriter([&] {
     std::vector<SafetensorsEntry> types;
     for (const SpreadEntry& entry : entries) types.push_back(entry.entry);
     writer.emplace(path, types, metadata);
@@ -186,9 +194,14 @@ void SaveTensors(const std::string& path, const std::vector<std::pair<std::strin
   work.Agree(/*timeout=*/{});
   for (const SpreadEntry& entry : entries) {
     const Tensor whole = parts != nullptr ? BringToWriter(*parts, entry) : entry.tensor.FullTensor();
-    work.Do([&] { writer->Write(whole); });
+    work.DoAsWriter([&] { writer->Write(whole); });
   }
-  work.Do([&] { writer->Finish(); });
+  work.Agree(kWriting);
+  // Such elements would be anything. A host may be ahead of its device until the ranks have agreed, and what the writer has may
+  // come of what was cut off on another.
+  work.Do([&] { context.world().ThrowIfCutOff(); });
+  work.Agree(/*timeout=*/{});
+  work.DoAsWriter([&] { writer->Finish(); });
   work.Agree(kWriting);
 }
 

@@ -23,10 +23,11 @@ namespace weft {
 // tensors that are on theirs; null: all ranks give all. What several of them have is written once, as the first has it; the
 // order is that of stages or parts.
 // Cost:   one gather a tensor, under purpose `param`; one tensor is whole at a time. Of other stages or parts than the
-//         writer's one message each, and one all-gather of the names. Ranks hear from the writer when it begins
-//         and when it ends, for which they wait an hour at most.
-// Errors: as SafetensorsWriter, on every rank; with `parts` also for a name that stands twice on one of them; without, for
-//         tensors of a model of which this rank has a stage or part alone, before anything is written.
+//         writer's one message each, and one all-gather of the names. Ranks hear from each other when the writer
+//         begins, twice when it has written all, and when it ends, for which they wait an hour at most.
+// Errors: as SafetensorsWriter, on every rank; what World::ThrowIfCutOff throws on any of them, before the file is replaced;
+//         with `parts` also for a name that stands twice on one of them; without, for tensors of a model of which this rank
+//         has a stage or part alone, before anything is written.
 void SaveTensors(const std::string& path, const std::vector<std::pair<std::string, DTensor>>& tensors,
                  const SafetensorsMetadata& metadata, const ModelParts* parts = nullptr);
 
