@@ -4,9 +4,12 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <memory>
+#include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtensor/autograd/backward.h"
@@ -19,6 +22,7 @@
 #include "gtest/gtest.h"
 #include "mesh/shard_math.h"
 #include "parallel/parallelize.h"
+#include "runtime/device/allocator.h"
 #include "runtime/launch/run_ranks.h"
 #include "runtime/launch/world.h"
 
@@ -206,6 +210,27 @@ TEST(CheckpointTest, WhatTheWriterFailsInIsAnErrorOnEveryRank) {
   std::filesystem::remove(folder);
 }
 
+// The writer alone makes the header; the other rank waits for its word.
+TEST(CheckpointTest, NamesThatAreNotUtf8AreAnErrorOnEveryRank) {
+  const std::string path = ::testing::TempDir() + "/utf8.safetensors";
+  RunRanks(2, [&](World& world) {
+    const DTensor x = Full(Bind(world, DeviceMesh::Parse("dp=2")), DType::kF32, {3}, 1);
+    EXPECT_THAT(
+        [&] {
+          SaveTensors(path, {{"gr\xfc\xdf", x}}, {});
+        },
+        ::testing::ThrowsMessage<Error>(HasSubstr("tensor 'gr\\xfc\\xdf' is not UTF-8")))
+        << "rank " << world.rank();
+    EXPECT_THAT(
+        [&] {
+          SaveTensors(path, {{"x", x}}, {{"k", "\xff"}});
+        },
+        ::testing::ThrowsMessage<Error>(HasSubstr("text 'k' is not UTF-8")))
+        << "rank " << world.rank();
+  });
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
 // Another world, in which something has cut off a collective of one rank.
 class CutOffWorld final : public World {
  public:
@@ -244,6 +269,66 @@ TEST(CheckpointTest, WhatACollectiveThatWasCutOffHasLeftReplacesNoFile) {
     std::ifstream file(path);
     EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "of an earlier save");
   }
+}
+
+// Another allocator, which has no memory for buffers of so many bytes and more.
+class SmallAllocator final : public Allocator {
+ public:
+  SmallAllocator(std::shared_ptr<Allocator> inner, int64_t refused)
+      : inner_(std::move(inner)), refused_(refused) {}
+
+  Device device() const override { return inner_->device(); }
+  AllocatorStats stats() const override { return inner_->stats(); }
+  MemoryByKind by_kind() const override { return inner_->by_kind(); }
+  void ResetPeak() override { inner_->ResetPeak(); }
+
+ private:
+  void* DoAllocate(int64_t num_bytes, MemoryKind kind) override {
+    if (num_bytes >= refused_) throw std::bad_alloc();
+    return inner_->Allocate(num_bytes, kind);
+  }
+  void DoDeallocate(void* data, int64_t num_bytes, MemoryKind kind) noexcept override {
+    inner_->Deallocate(data, num_bytes, kind);
+  }
+
+  const std::shared_ptr<Allocator> inner_;
+  const int64_t refused_;
+};
+
+// Another world, with memory of `allocator`.
+class OtherMemoryWorld final : public World {
+ public:
+  OtherMemoryWorld(World& inner, std::shared_ptr<Allocator> allocator)
+      : World(inner.rank(), inner.size(), /*num_threads=*/1, std::move(allocator), inner.tracer()),
+        inner_(inner) {}
+
+  std::shared_ptr<Communicator> MakeGroup(const std::string& name, const std::vector<int>& ranks) override {
+    return inner_.NewGroup(name, ranks);
+  }
+
+ private:
+  World& inner_;
+};
+
+// The writer for what another stage sends it, which waits there.
+TEST(CheckpointTest, NoMemoryForAnotherStagesTensorIsAnErrorOnEveryRank) {
+  constexpr int64_t kCount = 4099;
+  const std::string path = ::testing::TempDir() + "/no_memory.safetensors";
+  RunRanks(2, [&](World& inner) {
+    const int stage = inner.rank();
+    const int64_t refused = stage == 0 ? kCount * 4 : std::numeric_limits<int64_t>::max();
+    OtherMemoryWorld world(inner, std::make_shared<SmallAllocator>(inner.allocator(), refused));
+    const auto context = Bind(world, DeviceMesh::Parse("pp=2"));
+    const auto own = Bind(context, context->mesh().Slice({{"pp", stage}}));
+    const ModelParts parts = {.context = context, .axis = 0};
+    const std::vector<std::pair<std::string, DTensor>> tensors = {
+        {std::to_string(stage) + ".first", Full(own, DType::kF32, {stage == 0 ? 2 : kCount}, 1)},
+        {std::to_string(stage) + ".second", Full(own, DType::kF32, {2}, 1)}};
+    EXPECT_THAT([&] { SaveTensors(path, tensors, {}, &parts); },
+                ::testing::ThrowsMessage<Error>(HasSubstr("no memory")))
+        << "rank " << stage;
+  });
+  EXPECT_FALSE(std::filesystem::exists(path));
 }
 
 // Each stage would write a file of its own, under one name. A slice that no model is spread from is a mesh as any.

@@ -16,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
+#include "tests/message_of.h"
 
 namespace {
 
@@ -160,6 +161,24 @@ TEST(SafetensorsTest, AHeaderThatNobodyReadsIsNotWritten) {
   std::ifstream file(path);
   EXPECT_EQ(std::string((std::istreambuf_iterator<char>(file)), {}), "old");
   EXPECT_NE(access((path + ".tmp").c_str(), F_OK), 0);
+}
+
+// JSON, and so a header, holds nothing else.
+TEST(SafetensorsTest, NamesAndTextsThatAreNotUtf8AreRefused) {
+  const std::string path = WriteText("utf8.safetensors", "old");
+  const auto message_of = [&](const std::string& name, const SafetensorsMetadata& metadata) {
+    return MessageOf([&] { SafetensorsWriter(path, {{name, {DType::kF32, {1}}}}, metadata); });
+  };
+  EXPECT_EQ(message_of("gr\xfc\xdf", {}),
+            "checkpoint '" + path +
+                "': the name of tensor 'gr\\xfc\\xdf' is not UTF-8, which alone a header holds");
+  const std::string of_text = "is not UTF-8, which alone a header holds";
+  EXPECT_THAT(message_of("a", {{"k\xff", "v"}}), HasSubstr("the name of text 'k\\xff' " + of_text));
+  EXPECT_THAT(message_of("a", {{"k", "\xc3"}}), HasSubstr("text 'k' " + of_text));
+  std::ifstream file(path);
+  EXPECT_EQ(std::string((std::istreambuf_iterator<char>(file)), {}), "old");
+  EXPECT_NE(access((path + ".tmp").c_str(), F_OK), 0);
+  EXPECT_EQ(message_of("gr\xc3\xbc\xc3\x9f", {{"gr\xc3\xbc\xc3\x9f", "\xf0\x9f\x9a\x80"}}), "no error");
 }
 
 // What a killed process has left is written over; what a living one writes is not.
