@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <map>
 #include <set>
 
@@ -104,8 +105,10 @@ std::vector<SpreadEntry> EntriesOfParts(const std::string& path, const ModelPart
   return entries;
 }
 
-// The whole tensor on the mesh's first rank, undefined on others: gathered on the ranks that have it, and sent.
-Tensor BringToWriter(const ModelParts& parts, const SpreadEntry& entry) {
+// Brings the whole tensor of one of those that have it to the mesh's first rank, which returns it; the others return their own.
+//
+// A rank that fails by itself, for lack of memory, ends the group: its peer would wait for it.
+Tensor BringToWriter(const ModelParts& parts, const SpreadEntry& entry, Tensor whole) {
   MeshContext& context = *parts.context;
   Communicator& along = context.Group({parts.axis});
   const CommOptions options = {.tag = context.state().tag()};
@@ -113,14 +116,19 @@ Tensor BringToWriter(const ModelParts& parts, const SpreadEntry& entry) {
   const bool is_beside_writer = std::all_of(coordinate.begin(), coordinate.end(), [&](const int64_t& index) {
     return index == 0 || &index - coordinate.data() == parts.axis;
   });
-  Tensor whole;
-  if (entry.tensor.defined()) whole = entry.tensor.FullTensor();
   if (entry.giver == 0 || !is_beside_writer) return whole;
-  if (along.rank() == entry.giver) {
-    along.Send(whole.IsContiguous() ? whole : CloneTensor(whole, context.allocator()), 0, options).Wait();
-  } else if (along.rank() == 0) {
-    whole = Tensor::Empty(context.allocator(), entry.entry.type.dtype, entry.entry.type.shape);
-    along.Recv(whole, entry.giver, options).Wait();
+  try {
+    if (along.rank() == entry.giver) {
+      along.Send(whole.IsContiguous() ? whole : CloneTensor(whole, context.allocator()), 0, options).Wait();
+    } else if (along.rank() == 0) {
+      whole = Tensor::Empty(context.allocator(), entry.entry.type.dtype, entry.entry.type.shape);
+      along.Recv(whole, entry.giver, options).Wait();
+    }
+  } catch (...) {
+    const Error error = AsError(std::current_exception());
+    along.Fail(error.code(), absl::StrCat("group '", along.name(), "': world rank ", context.world().rank(),
+                                          " failed: ", error.message()));
+    throw;
   }
   return whole;
 }
@@ -130,19 +138,18 @@ class FileWork {
  public:
   explicit FileWork(MeshContext& context) : context_(context) {}
 
-  // On every rank.
+  // On every rank, whatever has failed before.
   void Do(absl::FunctionRef<void()> work) {
-    if (error_) return;
     try {
       work();
-    } catch (const Error& error) {
-      error_ = error;
+    } catch (...) {
+      if (!error_) error_ = AsError(std::current_exception());
     }
   }
 
-  // On the writer alone.
+  // On the writer alone, and not behind an error of its own.
   void DoAsWriter(absl::FunctionRef<void()> work) {
-    if (context_.world().rank() == context_.mesh().ranks()[0]) Do(work);
+    if (!error_ && context_.world().rank() == context_.mesh().ranks()[0]) Do(work);
   }
 
   // All ranks come here, and throw the first error that a rank has, in the mesh's order. Behind it their devices have done what
@@ -193,7 +200,8 @@ void SaveTensors(const std::string& path, const std::vector<std::pair<std::strin
   // Before a file of that name is replaced, which others may still read.
   work.Agree(/*timeout=*/{});
   for (const SpreadEntry& entry : entries) {
-    const Tensor whole = parts != nullptr ? BringToWriter(*parts, entry) : entry.tensor.FullTensor();
+    Tensor whole = entry.tensor.defined() ? entry.tensor.FullTensor() : Tensor();
+    if (parts != nullptr) work.Do([&] { whole = BringToWriter(*parts, entry, whole); });
     work.DoAsWriter([&] { writer->Write(whole); });
   }
   work.Agree(kWriting);

@@ -27,7 +27,9 @@ namespace weft {
 //         begins, twice when it has written all, and when it ends, for which they wait an hour at most.
 // Errors: as SafetensorsWriter, on every rank; what World::ThrowIfCutOff throws on any of them, before the file is replaced;
 //         with `parts` also for a name that stands twice on one of them; without, for tensors of a model of which this rank
-//         has a stage or part alone, before anything is written.
+//         has a stage or part alone, before anything is written. Where a rank alone has no memory for what one of another
+//         stage or part sends, all throw, and the group along the axis of parts is over. An error of a gather is as any
+//         collective's.
 void SaveTensors(const std::string& path, const std::vector<std::pair<std::string, DTensor>>& tensors,
                  const SafetensorsMetadata& metadata, const ModelParts* parts = nullptr);
 

@@ -10,6 +10,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/base/crc32c.h"
 #include "runtime/base/error.h"
+#include "runtime/data/utf8.h"
 
 namespace weft {
 namespace {
@@ -160,11 +161,19 @@ int SafetensorsHeader::Find(absl::string_view name) const {
 
 std::string FormatSafetensorsHeader(const std::string& path, const std::vector<SafetensorsEntry>& entries,
                                     const SafetensorsMetadata& metadata) {
+  constexpr char kNotUtf8[] = " is not UTF-8, which alone a header holds";
+  for (const auto& [name, text] : metadata) {
+    WEFT_REQUIRE(IsUtf8(name), "checkpoint '", path, "': the name of text '", PrintableText(name), "'",
+                 kNotUtf8);
+    WEFT_REQUIRE(IsUtf8(text), "checkpoint '", path, "': text '", name, "'", kNotUtf8);
+  }
   OrderedJson header = OrderedJson::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t offset = 0;
   std::map<absl::string_view, bool> known;  // push_back looks for none
   for (const SafetensorsEntry& entry : entries) {
+    WEFT_REQUIRE(IsUtf8(entry.name), "checkpoint '", path, "': the name of tensor '",
+                 PrintableText(entry.name), "'", kNotUtf8);
     WEFT_REQUIRE(known.emplace(entry.name, true).second && entry.name != "__metadata__", "checkpoint '", path,
                  "': tensor '", entry.name, "' stands twice");
     const int64_t end = offset + entry.type.shape.num_elements() * ItemSize(entry.type.dtype);

@@ -48,7 +48,8 @@ struct SafetensorsHeader {
 };
 
 // The bytes that a file of these tensors begins with, in this order and without gaps, up to its first element.
-// Errors: InvalidArgument naming `path`, if a name stands twice, or the header is longer than what is read, 100 MiB.
+// Errors: InvalidArgument naming `path`, if a name stands twice, a name or a text is not UTF-8, or the header is longer than what
+//         is read, 100 MiB.
 std::string FormatSafetensorsHeader(const std::string& path, const std::vector<SafetensorsEntry>& entries,
                                     const SafetensorsMetadata& metadata);
 

@@ -112,16 +112,6 @@ void ScaleRates(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bool 
   ApplyBatchPolicy(saved.flags, parsed, rates);
 }
 
-bool IsUtf8(absl::string_view text) {
-  int64_t offset = 0;
-  while (offset < static_cast<int64_t>(text.size())) {
-    const int64_t num_bytes = DecodeUtf8At(text, offset).num_bytes;
-    if (num_bytes == 0) return false;
-    offset += num_bytes;
-  }
-  return true;
-}
-
 // What was said of the run: a context of 0, which a file of --print_config names as well, is what the checkpoint has.
 ParsedFlags WithoutDefaultContext(ParsedFlags parsed) {
   if (Flag("context").CurrentValue() == "0") parsed.given.erase("context");

@@ -1,5 +1,7 @@
 #include "runtime/base/error_text.h"
 
+#include <new>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
@@ -15,6 +17,20 @@ std::optional<Error> ErrorFromText(absl::string_view text) {
   if (blank == absl::string_view::npos || !absl::SimpleAtoi(text.substr(0, blank), &code))
     return std::nullopt;
   return Error(static_cast<absl::StatusCode>(code), std::string(text.substr(blank + 1)));
+}
+
+Error AsError(const std::exception_ptr& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return Error(absl::StatusCode::kResourceExhausted, "no memory");
+  } catch (const std::exception& error) {
+    return Error(absl::StatusCode::kInternal, error.what());
+  } catch (...) {
+    return Error(absl::StatusCode::kInternal, "what was thrown is no exception of a known type");
+  }
 }
 
 }  // namespace weft

@@ -37,6 +37,16 @@ CodePoint DecodeUtf8At(absl::string_view text, int64_t offset) {
   return {value, num_bytes};
 }
 
+bool IsUtf8(absl::string_view text) {
+  int64_t offset = 0;
+  while (offset < static_cast<int64_t>(text.size())) {
+    const int64_t num_bytes = DecodeUtf8At(text, offset).num_bytes;
+    if (num_bytes == 0) return false;
+    offset += num_bytes;
+  }
+  return true;
+}
+
 void AppendUtf8(int32_t code_point, std::string* text) {
   WEFT_REQUIRE(code_point >= 0 && code_point <= kLastCodePoint && !IsSurrogate(code_point), code_point,
                " is not a Unicode code point: expected 0 to 1114111 without the surrogates 55296 to 57343");

@@ -20,6 +20,9 @@ struct CodePoint {
 // U+10FFFF and cut sequences are not UTF-8. `offset` is below text.size().
 CodePoint DecodeUtf8At(absl::string_view text, int64_t offset);
 
+// Whether all of it is UTF-8.
+bool IsUtf8(absl::string_view text);
+
 // Appends the UTF-8 form of `code_point`.
 // Errors: InvalidArgument for a surrogate or a value outside Unicode.
 void AppendUtf8(int32_t code_point, std::string* text);

@@ -1,5 +1,6 @@
 #include "dtensor/checkpoint/state/agreement.h"
 
+#include <exception>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -23,17 +24,11 @@ constexpr std::chrono::milliseconds kSlice(200);
 
 // What a function gives or throws, as a text: "+" and its result, or "-", the code, a blank and the message.
 std::string Outcome(const std::function<std::string()>& function) {
-  const auto failed = [](absl::StatusCode code, absl::string_view message) {
-    return absl::StrCat("-", ErrorText(code, message.substr(0, kLongestMessage)));
-  };
   try {
     return absl::StrCat("+", function());
-  } catch (const Error& error) {
-    return failed(error.code(), error.message());
-  } catch (const std::bad_alloc&) {
-    return failed(absl::StatusCode::kResourceExhausted, "no memory");
-  } catch (const std::exception& error) {
-    return failed(absl::StatusCode::kInternal, error.what());
+  } catch (...) {
+    const Error error = AsError(std::current_exception());
+    return absl::StrCat("-", ErrorText(error.code(), error.message().substr(0, kLongestMessage)));
   }
 }
 

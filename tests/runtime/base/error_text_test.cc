@@ -1,6 +1,9 @@
 #include "runtime/base/error_text.h"
 
+#include <exception>
+#include <new>
 #include <optional>
+#include <stdexcept>
 
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
@@ -22,6 +25,17 @@ TEST(ErrorTextTest, WhatIsNoErrorIsNone) {
   for (const char* const text : {"", "ok", "9", "the disk is full", " 9"}) {
     EXPECT_FALSE(ErrorFromText(text).has_value()) << text;
   }
+}
+
+TEST(ErrorTextTest, WhateverIsThrownIsAnError) {
+  const auto told = [](const std::exception_ptr& thrown) {
+    const Error error = AsError(thrown);
+    return ErrorText(error.code(), error.message());
+  };
+  EXPECT_EQ(told(std::make_exception_ptr(Error(absl::StatusCode::kDataLoss, "cut short"))), "15 cut short");
+  EXPECT_EQ(told(std::make_exception_ptr(std::bad_alloc())), "8 no memory");
+  EXPECT_EQ(told(std::make_exception_ptr(std::runtime_error("of a library"))), "13 of a library");
+  EXPECT_EQ(told(std::make_exception_ptr(7)), "13 what was thrown is no exception of a known type");
 }
 
 }  // namespace

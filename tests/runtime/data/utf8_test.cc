@@ -71,5 +71,12 @@ TEST(PrintableTextTest, EscapesOnlyWhatIsNotText) {
   EXPECT_EQ(PrintableText("\xc2\x9b\xc2\xa0"), "\\xc2\\x9b\xc2\xa0");  // a C1 control, then a no-break space
 }
 
+TEST(Utf8Test, ATextIsWholeOrNot) {
+  for (const char* const text : {"", "a", "gr\xc3\xbc\xc3\x9f", "\xf0\x9f\x9a\x80"})
+    EXPECT_TRUE(IsUtf8(text)) << text;
+  for (const char* const text : {"\xff", "a\xc3", "\xc3 b", "gr\xfc\xdf", "\xed\xa0\x80"})
+    EXPECT_FALSE(IsUtf8(text));
+}
+
 }  // namespace
 }  // namespace weft
