@@ -266,6 +266,33 @@ TEST(GptFlagsTest, AnAxisPpGathersAsItsScheduleSays) {
             "--prefetch=3: expected none with an axis pp: the schedule says when units are gathered");
 }
 
+// Each start of a job takes one of the meshes, by its ranks: what one has no use for is of another.
+TEST(GptFlagsTest, OneOfSeveralMeshesMayHaveNoUseForAFlag) {
+  const std::vector<std::string> flags = {"--plan=fsdp", "--microbatches=2", "--prefetch=3", "--reshard=2"};
+  const auto with = [&](const std::string& mesh) {
+    std::vector<std::string> arguments = flags;
+    arguments.push_back(mesh);
+    return arguments;
+  };
+  EXPECT_EQ(MessageOf(with("--mesh_choices=dp=4096;pp=1,dp=1")), "no error");
+  const GptRun pipeline = RunOf(with("--mesh_choices=dp=4096;pp=1,dp=1"));
+  EXPECT_EQ(pipeline.mesh, DeviceMesh::Parse("pp=1,dp=1"));
+  EXPECT_EQ(pipeline.plan, RunOf({"--plan=fsdp", "--microbatches=2", "--mesh=pp=1,dp=1"}).plan);
+  const GptRun sharded = RunOf(with("--mesh_choices=pp=4096;dp=1"));
+  EXPECT_EQ(sharded.plan, RunOf(with("--mesh=dp=1")).plan);
+
+  const std::vector<std::string> of_stages = {"--mesh_choices=pp=4096;dp=1", "--schedule=interleaved",
+                                              "--chunks=2", "--segment_costs=measured"};
+  EXPECT_EQ(MessageOf(of_stages), "no error");
+  const GptRun whole = RunOf(of_stages);
+  EXPECT_FALSE(whole.pipeline_schedule.has_value());
+  EXPECT_FALSE(whole.measures_segments);
+  EXPECT_EQ(whole.plan, RunOf({"--mesh=dp=1"}).plan);
+  // There is none to print.
+  EXPECT_EQ(MessageOf({"--mesh_choices=pp=4096;dp=1", "--print_schedule"}),
+            "--print_schedule: the mesh (dp=1) has no axis pp");
+}
+
 TEST(GptFlagsTest, MistakesAreOneClearLine) {
   EXPECT_EQ(MessageOf({"--mesh=dp=2,tp=3"}),
             "--heads=4: the mesh (dp=2, tp=3) splits the heads 3 ways, which does not divide them");
