@@ -330,7 +330,8 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.plans = PlansFromFlags(run.mesh, run.pipeline_schedule);
   run.plan = run.plans[0].plan;
   run.loss_scale = LossScaleFromFlags(run.compute_dtype, run.plan);
-  run.measures_segments = MeasuresSegmentCosts();
+  run.unused_flags = UnusedFlags(run.mesh);
+  run.measures_segments = run.pipeline_schedule && MeasuresSegmentCosts();
   run.steps = AtLeast(1, "steps", absl::GetFlag(FLAGS_steps));
   run.seed = absl::GetFlag(FLAGS_seed);
   DataFromFlags(run);
@@ -344,7 +345,7 @@ GptRun GptRunFromFlags(int64_t tokenizer_vocabulary) {
   run.trace = UserPath(absl::GetFlag(FLAGS_trace));
   run.check_issue_order = absl::GetFlag(FLAGS_check_issue_order);
   run.deterministic = absl::GetFlag(FLAGS_deterministic);
-  WEFT_REQUIRE(!run.deterministic || !run.measures_segments,
+  WEFT_REQUIRE(!run.deterministic || !MeasuresSegmentCosts(),
                "--segment_costs=measured: times cut the model otherwise in every run, which --deterministic "
                "refuses; give the numbers that a run without it prints");
   run.check_replicas = AtLeast(0, "check_replicas", absl::GetFlag(FLAGS_check_replicas));

@@ -26,7 +26,8 @@ struct GptRun {
   DeviceMesh mesh;
   bool allow_spares = false;  // the mesh follows the number of ranks
   Plan plan;
-  std::vector<NamedPlan> plans;  // `plan`, and those that take less memory, as PlansFromFlags
+  std::vector<NamedPlan> plans;                // `plan`, and those that take less memory, as PlansFromFlags
+  std::vector<std::string> unused_flags = {};  // of one of several meshes, as UnusedFlags
   GptConfig model;
   std::string schedule_lr = "cosine";  // MakeGptSchedule: the shape of what `schedule` gives the numbers for
   WarmupCosine schedule;

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -83,12 +84,48 @@ FullyShardOptions ReshardFromFlags() {
   return {.reshard_to = size};
 }
 
-// Of a mesh with an axis pp.
-void CheckUnitsBesideSchedule() {
-  WEFT_REQUIRE(!IsGiven("prefetch"), "--prefetch=", absl::GetFlag(FLAGS_prefetch),
-               ": expected none with an axis pp: the schedule says when units are gathered");
-  WEFT_REQUIRE(!ReshardFromFlags().reshard_to, "--reshard=", absl::GetFlag(FLAGS_reshard),
-               ": expected always or never with an axis pp: the schedule gathers whole units");
+// A flag that was given and means nothing.
+struct UnusedFlag {
+  absl::string_view name;
+  std::string why;  // what is said of it
+};
+
+std::vector<UnusedFlag> UnusedOn(const DeviceMesh& mesh) {
+  std::vector<UnusedFlag> unused;
+  const auto add = [&](absl::string_view name, const std::string& why) {
+    unused.push_back({name, absl::StrCat("--", name, why)});
+  };
+  const auto value = [](absl::string_view name) { return absl::StrCat("=", FlagNamed(name).CurrentValue()); };
+  const auto has = [&](absl::string_view axis) { return mesh.FindAxis(axis) >= 0; };
+  if (has("pp")) {
+    if (IsGiven("prefetch")) {
+      add("prefetch",
+          absl::StrCat(value("prefetch"),
+                       ": expected none with an axis pp: the schedule says when units are gathered"));
+    }
+    if (IsGiven("reshard") && absl::GetFlag(FLAGS_reshard) != "never") {
+      add("reshard",
+          absl::StrCat(value("reshard"),
+                       ": expected always or never with an axis pp: the schedule gathers whole units"));
+    }
+  } else {
+    for (const absl::string_view name : {"schedule", "chunks", "segment_costs"}) {
+      if (IsGiven(name)) add(name, absl::StrCat(": the mesh (", mesh.ToString(), ") has no axis pp"));
+    }
+  }
+  if (IsGiven("communication") && !has("dp") && !has("replica") && !has("shard")) {
+    add("communication", absl::StrCat(value("communication"), ": the mesh (", mesh.ToString(),
+                                      ") has no axis dp, replica or shard"));
+  }
+  return unused;
+}
+
+// Of --mesh_choices, another may have a use for them: UnusedFlags tells of them.
+void RequireUse(const DeviceMesh& mesh, const std::vector<absl::string_view>& flags) {
+  if (!absl::GetFlag(FLAGS_mesh_choices).empty()) return;
+  for (const UnusedFlag& unused : UnusedOn(mesh)) {
+    WEFT_REQUIRE(!absl::c_linear_search(flags, unused.name), unused.why);
+  }
 }
 
 // The numbers that --segment_costs gives, if it does.
@@ -147,11 +184,7 @@ Plan OffloadFromFlags() {
 Plan CommunicationFromFlags(const DeviceMesh& mesh) {
   const CommunicationMethod method = CommunicationMethod::Parse(absl::GetFlag(FLAGS_communication));
   if (method.is_none()) return {};
-  const bool sums = mesh.FindAxis("dp") >= 0 || mesh.FindAxis("replica") >= 0 || mesh.FindAxis("shard") >= 0;
-  // Of --mesh_choices, another may have such an axis.
-  WEFT_REQUIRE(sums || !absl::GetFlag(FLAGS_mesh_choices).empty(),
-               "--communication=", absl::GetFlag(FLAGS_communication), ": the mesh (", mesh.ToString(),
-               ") has no axis dp, replica or shard");
+  RequireUse(mesh, {"communication"});
   return {{"", Communication(method.ToString())}};
 }
 
@@ -179,14 +212,20 @@ bool PlanFileUses(DType dtype) {
   return absl::EndsWith(plan, ".json") && Plan::FromJson(ReadTextFile(UserPath(plan))).UsesDType(dtype);
 }
 
+std::vector<std::string> UnusedFlags(const DeviceMesh& mesh) {
+  std::vector<std::string> unused;
+  for (const UnusedFlag& flag : UnusedOn(mesh)) unused.push_back(flag.why);
+  return unused;
+}
+
 bool MeasuresSegmentCosts() { return absl::GetFlag(FLAGS_segment_costs) == "measured"; }
 
 std::optional<PipelineSchedule> ScheduleFromFlags(const DeviceMesh& mesh, int64_t microbatches) {
   const int axis = mesh.FindAxis("pp");
   if (axis < 0) {
-    for (const absl::string_view flag : {"schedule", "chunks", "segment_costs", "print_schedule"}) {
-      WEFT_REQUIRE(!IsGiven(flag), "--", flag, ": the mesh (", mesh.ToString(), ") has no axis pp");
-    }
+    RequireUse(mesh, {"schedule", "chunks", "segment_costs"});
+    WEFT_REQUIRE(!IsGiven("print_schedule"), "--print_schedule: the mesh (", mesh.ToString(),
+                 ") has no axis pp");
     return std::nullopt;
   }
   const std::string name = absl::GetFlag(FLAGS_schedule);
@@ -213,7 +252,8 @@ std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh,
   OneOf("recompute", recompute, {"auto", "none", "full", "selective"});
   const std::string plan = absl::GetFlag(FLAGS_plan);
   const bool sequence_parallel = absl::GetFlag(FLAGS_sequence_parallel);
-  const FullyShardOptions blocks = ReshardFromFlags();
+  FullyShardOptions blocks = ReshardFromFlags();
+  if (schedule) blocks.reshard_to = std::nullopt;
   if (const std::optional<DataPlan> data_plan = ParseDataPlan(plan)) {
     Plan made = GptPlan(mesh, *data_plan, sequence_parallel, blocks,
                         schedule ? std::optional(StagesOf(*schedule)) : std::nullopt);
@@ -225,11 +265,11 @@ std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh,
       WEFT_REQUIRE(is_sharded || !IsGiven(flag), "--", flag, "=", FlagNamed(flag).CurrentValue(),
                    ": expected --plan=fsdp or hsdp, got --plan=", plan);
     }
-    if (schedule) CheckUnitsBesideSchedule();
+    RequireUse(mesh, {"prefetch", "reshard"});
     if (IsGiven("bucket_mb")) scheduler.bucket_mb = bucket_mb;
     // More than there are units is all of them.
     constexpr int64_t kMost = std::numeric_limits<int>::max();
-    if (IsGiven("prefetch")) scheduler.prefetch = static_cast<int>(std::min(prefetch, kMost));
+    if (IsGiven("prefetch") && !schedule) scheduler.prefetch = static_cast<int>(std::min(prefetch, kMost));
     if (IsGiven("overlap")) scheduler.overlap = absl::GetFlag(FLAGS_overlap);
     if (IsGiven("lane_priority")) scheduler.lane_priority = absl::GetFlag(FLAGS_lane_priority);
     made.set_scheduler(scheduler);

@@ -28,8 +28,12 @@ bool MeshFollowsTheWorld();
 
 // What a mesh with an axis pp runs by (--schedule, --chunks); nothing for others.
 // Errors: InvalidArgument for a schedule that does not fit the mesh or the microbatches, and for flags of pipelines
-//         without such an axis.
+//         without such an axis, unless the mesh is one of --mesh_choices.
 std::optional<PipelineSchedule> ScheduleFromFlags(const DeviceMesh& mesh, int64_t microbatches);
+
+// Flags that were given and mean nothing on this mesh, each with the reason: "--schedule: the mesh (dp=2) has no axis pp". One of
+// --mesh_choices may have such, for the others' sake, and a program tells of them; otherwise they are errors of the functions here.
+std::vector<std::string> UnusedFlags(const DeviceMesh& mesh);
 
 // Whether --plan is a file, and a module computes in `dtype` under it.
 // Errors: those of the file.
@@ -45,7 +49,7 @@ struct NamedPlan {
 
 // What --plan says, and the flags that go with its names. The first is what runs; the others take less memory, each less than
 // the one before it (--recompute=auto).
-// Errors: InvalidArgument for flags that do not fit each other, the mesh or the schedule.
+// Errors: InvalidArgument for flags that do not fit each other, the mesh or the schedule; but for UnusedFlags of --mesh_choices.
 std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh,
                                       const std::optional<PipelineSchedule>& schedule);
 

@@ -46,6 +46,7 @@ void GptProgress::Header(int64_t num_parameters, const std::string& data_path, i
     absl::FPrintF(out, "batch       %d instead of %d, for so many ranks; learning rate at most %g\n",
                   run_.batch, run_.asked_batch, run_.schedule.peak);
   }
+  for (const std::string& flag : run_.unused_flags) absl::FPrintF(out, "unused      %s\n", flag);
   absl::FPrintF(out, "\n");
   absl::FPrintF(out, "%s\n", plan_table);
   std::fflush(out);

@@ -19,7 +19,8 @@ class GptProgress {
 
   // What segments have been measured to take, as the flag that makes a later run the same. Before the header.
   void SegmentCosts(absl::Span<const double> costs);
-  // Parameters, tokens, vocabulary, ranks against cores, tokens per step, and the plan as a table.
+  // Parameters, tokens, vocabulary, ranks against cores, tokens per step, flags that the mesh has no use for, and the plan as a
+  // table.
   void Header(int64_t num_parameters, const std::string& data_path, int64_t num_tokens,
               const std::string& plan_table);
   void Step(const StepMetrics& metrics);

@@ -278,7 +278,12 @@ TEST(GptFlagsTest, OneOfSeveralMeshesMayHaveNoUseForAFlag) {
   const GptRun pipeline = RunOf(with("--mesh_choices=dp=4096;pp=1,dp=1"));
   EXPECT_EQ(pipeline.mesh, DeviceMesh::Parse("pp=1,dp=1"));
   EXPECT_EQ(pipeline.plan, RunOf({"--plan=fsdp", "--microbatches=2", "--mesh=pp=1,dp=1"}).plan);
+  EXPECT_EQ(pipeline.unused_flags,
+            (std::vector<std::string>{
+                "--prefetch=3: expected none with an axis pp: the schedule says when units are gathered",
+                "--reshard=2: expected always or never with an axis pp: the schedule gathers whole units"}));
   const GptRun sharded = RunOf(with("--mesh_choices=pp=4096;dp=1"));
+  EXPECT_TRUE(sharded.unused_flags.empty());
   EXPECT_EQ(sharded.plan, RunOf(with("--mesh=dp=1")).plan);
 
   const std::vector<std::string> of_stages = {"--mesh_choices=pp=4096;dp=1", "--schedule=interleaved",
@@ -287,6 +292,10 @@ TEST(GptFlagsTest, OneOfSeveralMeshesMayHaveNoUseForAFlag) {
   const GptRun whole = RunOf(of_stages);
   EXPECT_FALSE(whole.pipeline_schedule.has_value());
   EXPECT_FALSE(whole.measures_segments);
+  EXPECT_EQ(whole.unused_flags,
+            (std::vector<std::string>{"--schedule: the mesh (dp=1) has no axis pp",
+                                      "--chunks: the mesh (dp=1) has no axis pp",
+                                      "--segment_costs: the mesh (dp=1) has no axis pp"}));
   EXPECT_EQ(whole.plan, RunOf({"--mesh=dp=1"}).plan);
   // There is none to print.
   EXPECT_EQ(MessageOf({"--mesh_choices=pp=4096;dp=1", "--print_schedule"}),
@@ -347,7 +356,11 @@ TEST(GptFlagsTest, MistakesAreOneClearLine) {
 TEST(GptFlagsTest, WhatMeansNothingIsAMistake) {
   EXPECT_EQ(MessageOf({"--mesh=tp=2", "--communication=int8"}),
             "--communication=int8: the mesh (tp=2) has no axis dp, replica or shard");
-  EXPECT_EQ(RunOf({"--mesh_choices=dp=4096;tp=1", "--communication=int8"}).mesh, DeviceMesh::Parse("tp=1"));
+  const GptRun of_tp = RunOf({"--mesh_choices=dp=4096;tp=1", "--communication=int8"});
+  EXPECT_EQ(of_tp.mesh, DeviceMesh::Parse("tp=1"));
+  EXPECT_EQ(
+      of_tp.unused_flags,
+      std::vector<std::string>{"--communication=int8: the mesh (tp=1) has no axis dp, replica or shard"});
   EXPECT_EQ(MessageOf({"--device=cpu", "--tf32"}), "--tf32: expected a GPU, got --device=cpu");
   EXPECT_TRUE(RunOf({"--tf32"}).device_options.allow_tf32);
   EXPECT_EQ(MessageOf({"--offload_folder=/nowhere"}), "--offload_folder=/nowhere: expected --offload, too");

@@ -27,5 +27,15 @@ TEST(GptProgressTest, TheTimeLeftIsOfTheStepsThatWereTold) {
   EXPECT_THAT(second, HasSubstr(" 4m54s left\n"));  // 98 x 3 s
 }
 
+// One of several meshes may have no use for a flag that was given.
+TEST(GptProgressTest, TheHeaderTellsOfFlagsWithoutUse) {
+  GptRun run;
+  run.unused_flags = {"--schedule: the mesh (dp=2) has no axis pp"};
+  testing::internal::CaptureStdout();
+  GptProgress(run).Header(/*num_parameters=*/1, "book.txt", /*num_tokens=*/2, "plan");
+  EXPECT_THAT(testing::internal::GetCapturedStdout(),
+              HasSubstr("\nunused      --schedule: the mesh (dp=2) has no axis pp\n"));
+}
+
 }  // namespace
 }  // namespace weft
