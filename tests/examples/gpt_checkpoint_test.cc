@@ -210,6 +210,27 @@ TEST(GptCheckpointTest, ARunIsTheSameByItsFloor) {
   EXPECT_ANY_THROW(same({"--lr=6e-4", "--min_lr=1e-4"}, {"--lr=6e-4"}));
 }
 
+// A step that another machine sees, and this one did not when it took its flags: earlier versions kept flags that mean nothing.
+TEST(GptCheckpointTest, WhatMeansNothingOfAStepThatIsSeenLateDoesNotCount) {
+  const auto message = [](const Arguments& loaded, const Arguments& given) {
+    const GptCheckpointInfo late = InfoOf(Saved(loaded));
+    const absl::FlagSaver saver;
+    GptCheckpointInfo now;
+    now.parsed = Parse(given);
+    now.flags = ResumableFlags(/*scales_loss=*/false);
+    return MessageOf([&] { RequireSameRun(late, /*read=*/nullptr, now); });
+  };
+  EXPECT_EQ(
+      message({"--schedule_lr=constant", "--min_lr=1e-4", "--min_lr_ratio=0.5"}, {"--schedule_lr=constant"}),
+      "no error");
+  EXPECT_EQ(message({"--optimizer=sgd", "--beta2=0.5"}, {"--optimizer=sgd"}), "no error");
+  EXPECT_EQ(message({"--optimizer=adafactor", "--beta1=0.5"}, {"--optimizer=adafactor"}), "no error");
+  EXPECT_EQ(
+      message({"--optimizer=lion", "--beta1=0.5"}, {"--optimizer=lion"}),
+      "--checkpoint_dir=: step 0, which was loaded, was made with --beta1=0.5, but when the run began it was "
+      "--beta1=0.9; start it again, or give the flag");
+}
+
 // A newer step was read, which turned out to be broken. What was given counts, whatever that and the one below it say.
 TEST(GptCheckpointTest, WhatWasGivenIsTakenFromNoStep) {
   const auto message = [](const Arguments& loaded, const Arguments& read, const Arguments& given) {
