@@ -210,10 +210,10 @@ void RestoreGptRun(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bo
 void RequireSameRun(const GptCheckpointInfo& loaded, const GptCheckpointInfo* read,
                     const GptCheckpointInfo& now) {
   const SafetensorsMetadata flags = WithFloor(now.flags);
-  if (read == nullptr) return RequireSameFlags(loaded.step, WithFloor(loaded.flags), flags, flags);
-  const SafetensorsMetadata taken =
-      WithGiven(FlagsFor(loaded, now.parsed, /*scales_loss=*/true), now.flags, now.parsed);
-  RequireSameFlags(loaded.step, WithFloor(taken), WithFloor(read->flags), flags);
+  const SafetensorsMetadata taken = FlagsFor(loaded, now.parsed, /*scales_loss=*/true);
+  if (read == nullptr) return RequireSameFlags(loaded.step, WithFloor(taken), flags, flags);
+  RequireSameFlags(loaded.step, WithFloor(WithGiven(taken, now.flags, now.parsed)), WithFloor(read->flags),
+                   flags);
 }
 
 }  // namespace weft

@@ -56,7 +56,7 @@ void RestoreGptFlags(const GptCheckpointInfo& saved, const ParsedFlags& parsed, 
 void RestoreGptRun(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bool scales_loss);
 
 // `loaded`: what a run that has the flags `now` has loaded. `read`: of the folder's step whose flags it took over, if any: then
-// those that it was given may differ from what was loaded.
+// those that it was given may differ from what was loaded. What means nothing of the schedule and the optimizer does not count.
 // Errors: as RequireSameFlags.
 void RequireSameRun(const GptCheckpointInfo& loaded, const GptCheckpointInfo* read,
                     const GptCheckpointInfo& now);
