@@ -1,10 +1,13 @@
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/flags/reflection.h"
 #include "dtensor/optim/adamw.h"
 #include "dtensor/optim/schedule.h"
+#include "examples/gpt/gpt_checkpoint.h"
 #include "examples/gpt/gpt_flags.h"
 #include "examples/gpt/gpt_optimizer.h"
 #include "examples/gpt/gpt_plan.h"
@@ -29,6 +32,39 @@ TEST(GptDeepSpeedFileTest, AFileThatSaysNothingOfClippingDoesNotClip) {
   EXPECT_EQ(clip_of(R"(, "gradient_clipping": 0.5)", "--seed=1"), 0.5);
   EXPECT_EQ(clip_of(R"(, "gradient_clipping": "auto")", "--seed=1"), 1);
   EXPECT_EQ(clip_of("", "--grad_clip=2"), 2);
+}
+
+// What a file leaves out is of a new run: one that goes on has its own, as has another file.
+TEST(GptDeepSpeedFileTest, AFileThatSaysNothingOfClippingTakesNoneAway) {
+  const std::string path = testing::TempDir() + "/silent_config.json";
+  const std::string own = testing::TempDir() + "/own_config.json";
+  std::ofstream(own) << R"({"grad_clip": 2})";
+  const auto parse = [](const std::vector<std::string>& arguments) {
+    std::vector<const char*> argv = {"train_gpt", "--mesh="};
+    for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+    return ParseFlags(static_cast<int>(argv.size()), argv.data(), TrainGptUsage());
+  };
+  const GptCheckpointInfo saved = [&] {
+    const absl::FlagSaver saver;
+    parse({"--batch=16", "--grad_clip=2"});
+    GptCheckpointInfo info;
+    info.flags = ResumableFlags(/*scales_loss=*/false);
+    return info;
+  }();
+  for (const auto& [keys, expected] :
+       std::vector<std::pair<std::string, double>>{{"", 2}, {R"(, "gradient_clipping": 0.5)", 0.5}}) {
+    std::ofstream(path) << R"({"train_batch_size": 16)" << keys << "}";
+    for (const auto restore : {&RestoreGptRun, &RestoreGptFlags}) {
+      const absl::FlagSaver saver;
+      restore(saved, parse({"--config=" + path}), /*scales_loss=*/false);
+      EXPECT_EQ(GptRunFromFlags(256).grad_clip, expected) << keys;
+    }
+    const absl::FlagSaver saver;
+    parse({"--config=" + own, "--config=" + path});
+    EXPECT_EQ(GptRunFromFlags(256).grad_clip, expected) << keys;
+  }
+  std::remove(path.c_str());
+  std::remove(own.c_str());
 }
 
 // Through the program's own door: the file is known by its keys, and the command line counts.
