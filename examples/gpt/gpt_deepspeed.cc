@@ -29,12 +29,18 @@ std::string NumberText(double value) { return absl::StrFormat("%.17g", value); }
 // Collects flags; what is not there is not set.
 class Flags {
  public:
-  void Set(const std::string& flag, const std::string& value) { values_.push_back({flag, value}); }
+  void Set(const std::string& flag, const std::string& value) {
+    values_.push_back({.flag = flag, .value = value});
+  }
   void Set(const std::string& flag, const std::optional<double>& value) {
     if (value) Set(flag, NumberText(*value));
   }
   void Set(const std::string& flag, const std::optional<int64_t>& value) {
     if (value) Set(flag, absl::StrCat(*value));
+  }
+  // What DeepSpeed does where the file says nothing.
+  void SetDefault(const std::string& flag, const std::string& value) {
+    values_.push_back({.flag = flag, .value = value, .is_default = true});
   }
   const std::vector<FlagValue>& values() const { return values_; }
 
@@ -214,8 +220,8 @@ std::vector<FlagValue> GptFlagsFromDeepSpeed(absl::string_view text, const Flags
   const DeepSpeedBatch batch = ResolveDeepSpeedBatch(config, DataParallelRanks(mesh));
   flags.Set("batch", batch.batch);
   flags.Set("microbatches", batch.microbatches);
-  // DeepSpeed's default.
-  if (!config.auto_clipping) flags.Set("grad_clip", std::optional(config.gradient_clipping.value_or(0)));
+  flags.Set("grad_clip", config.gradient_clipping);
+  if (!config.gradient_clipping && !config.auto_clipping) flags.SetDefault("grad_clip", "0");
   flags.Set("log_every", config.steps_per_print);
   Precision(config, flags);
   if (config.zero_optimization)

@@ -15,8 +15,8 @@ namespace weft {
 // Flags that mean something beside a value of another alone, such as the loss scale's beside --dtype=f16, are left out where
 // the command line gives that one another value.
 //
-// What a file does not say is train_gpt's default, not DeepSpeed's; but gradients are not clipped, an optimizer that is there
-// has DeepSpeed's defaults for the params that it leaves out, and without a scheduler its learning rate stays. "auto" is
+// What a file does not say is train_gpt's default, not DeepSpeed's; but gradients of a new run are not clipped, an optimizer that is
+// there has DeepSpeed's defaults for the params that it leaves out, and without a scheduler its learning rate stays. "auto" is
 // train_gpt's own value.
 // Errors: those of DeepSpeedConfig::FromJson and ResolveDeepSpeedBatch.
 std::vector<FlagValue> GptFlagsFromDeepSpeed(absl::string_view text, const FlagsAround& around);

@@ -144,7 +144,7 @@ class ConfigReader {
     const std::optional<std::string> expected = TrySetFlag(given.flag, given.value);
     WEFT_REQUIRE(!expected, "--config=", path_, ": ", system, " says --", given.flag, "=", given.value,
                  ": expected ", *expected);
-    set_.insert(given.flag);
+    if (!given.is_default) set_.insert(given.flag);
   }
 
   const std::set<std::string>& set() const { return set_; }
@@ -223,11 +223,14 @@ std::vector<FlagValue> Translated(const ConfigFile& file, const FlagsAround& aro
   }
 }
 
-// Returns the names of the flags.
-std::set<std::string> SetFlags(const ConfigFile& file, const FlagsUsage& usage) {
+// Returns the names of the flags. `before`: those of files before it, which a system's defaults do not replace.
+std::set<std::string> SetFlags(const ConfigFile& file, const FlagsUsage& usage,
+                               const std::set<std::string>& before) {
   ConfigReader reader(file.path, usage);
   if (file.foreign == nullptr) reader.Read(file.object);
-  for (const FlagValue& given : file.translated) reader.SetText(file.foreign->name, given);
+  for (const FlagValue& given : file.translated) {
+    if (!given.is_default || before.count(given.flag) == 0) reader.SetText(file.foreign->name, given);
+  }
   return reader.set();
 }
 
@@ -255,7 +258,7 @@ std::set<std::string> ApplyConfigFiles(const std::vector<std::string>& paths, co
   for (const std::string& path : paths) files.push_back(ReadConfigFile(path, usage));
   // So that a file of another system is translated beside what the program's own say, those behind it too.
   for (ConfigFile& file : files) {
-    if (file.foreign == nullptr) file.names = SetFlags(file, usage);
+    if (file.foreign == nullptr) file.names = SetFlags(file, usage, /*before=*/{});
   }
   for (auto file = files.begin(); file != files.end(); ++file) {
     if (file->foreign == nullptr) continue;
@@ -266,7 +269,7 @@ std::set<std::string> ApplyConfigFiles(const std::vector<std::string>& paths, co
     file->translated = Translated(*file, {.value_of = around.value_of, .is_given = is_given});
   }
   std::set<std::string> names;
-  for (const ConfigFile& file : files) names.merge(SetFlags(file, usage));
+  for (const ConfigFile& file : files) names.merge(SetFlags(file, usage, names));
   return names;
 }
 

@@ -11,7 +11,8 @@
 
 namespace weft {
 
-// Reads configuration files and sets the flags that they name: of several files the last one counts. Returns the names.
+// Reads configuration files and sets the flags that they name: of several files the last one counts. Returns the names, without
+// those of which a file of another system says nothing (FlagValue::is_default).
 //
 // A file is a JSON object. Its keys are names of flags, or titles of groups (FlagGroup, in any case, blanks as they are or
 // as underscores) that hold an object of flags of that group: {"lr": 0.001, "Training": {"batch": 12}}. A key that is both is

@@ -21,6 +21,9 @@ struct FlagGroup {
 struct FlagValue {
   std::string flag;
   std::string value;
+  // Of a file of another system, which does not say it: what that system does then. The flag is not given by it, so that a run
+  // that goes on keeps its own.
+  bool is_default = false;
 
   bool operator==(const FlagValue&) const = default;
 };

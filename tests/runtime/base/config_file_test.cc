@@ -64,6 +64,8 @@ ForeignConfig Other() {
               if (!around.is_given("layers")) values.push_back({"layers", "1"});
               return values;
             }
+            if (object.contains("default_lr"))
+              return std::vector<FlagValue>{{"lr", "0.5", /*is_default=*/true}};
             if (object.contains("wrong_flag")) return std::vector<FlagValue>{{"nothing", "1"}};
             if (object.contains("wrong_value")) return std::vector<FlagValue>{{"layers", "many"}};
             WEFT_REQUIRE(object.contains("unit"), "key \"unit\" is missing");
@@ -253,6 +255,22 @@ TEST_F(ConfigFileTest, AFileOfAnotherSystemIsReadBesideTheOthers) {
   EXPECT_THAT(ParseLine({other, one}).given, ElementsAre("layers", "seed", "share"));
   std::remove(first.c_str());
   std::remove(second.c_str());
+}
+
+// It holds where nothing else is said, and gives no flag.
+TEST_F(ConfigFileTest, WhatAFileOfAnotherSystemDoesNotSayIsItsDefault) {
+  const std::string other = path_ + ".other";
+  std::ofstream(other) << R"({"other_lr": 1, "default_lr": true})";
+  Write(R"({"lr": 0.25})");
+  EXPECT_FALSE(ParseLine({"--config=" + other}).Given("lr"));
+  EXPECT_EQ(absl::GetFlag(FLAGS_lr), 0.5);
+  for (const auto& [first, second] : {std::pair(path_, other), std::pair(other, path_)}) {
+    EXPECT_TRUE(ParseLine({"--config=" + first, "--config=" + second}).Given("lr"));
+    EXPECT_EQ(absl::GetFlag(FLAGS_lr), 0.25);
+  }
+  ParseLine({"--lr=2", "--config=" + other});
+  EXPECT_EQ(absl::GetFlag(FLAGS_lr), 2);
+  std::remove(other.c_str());
 }
 
 TEST_F(ConfigFileTest, TheEffectiveConfigurationIsSuchAFile) {
