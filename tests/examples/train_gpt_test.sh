@@ -179,7 +179,8 @@ for mesh in "pp=2,dp=2 --plan=fsdp --schedule=zbv --microbatches=4" "dp=2" "" "p
   near <(losses whole4.json | tail -2) <(losses resumed.json) || fail "stages resumed on '$mesh' differ"
   [[ $mesh != pp=2* ]] || diff <(losses staged.json | tail -2) <(losses resumed.json) || fail "not the same bits on the same mesh"
 done
-: > stopped.json  # has the lines of the run above
+: > stopped.json  # has the lines of the run above,
+rm stopped.safetensors  # which has saved, too
 "$train" "${small[@]}" --mesh=pp=2 --microbatches=2 --steps=100000 --eval_every=0 --save=stopped.safetensors > stopped.json 2> /dev/null &
 pid=$!
 until [[ $(wc -l < stopped.json) -ge 5 ]]; do sleep 0.05; kill -0 $pid || break; done
