@@ -1,7 +1,6 @@
 // A model whose parameters alone are three times the memory that the process may have, trained, saved and resumed: what is
 // offloaded is no data of the process. In processes of their own: the limit is a process's. Sanitizers have data of their own: not under them.
 
-#include <pthread.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,6 +25,7 @@
 #include "parallel/parallelize.h"
 #include "parallel/styles.h"
 #include "runtime/launch/run_ranks.h"
+#include "tests/small_stacks.h"
 
 namespace weft {
 namespace {
@@ -114,15 +114,6 @@ std::vector<double> RunHere(const Job& job) {
   return losses;
 }
 
-// Of threads to come: the system counts them as data, whole.
-void UseSmallStacks() {
-  pthread_attr_t attributes;
-  if (pthread_attr_init(&attributes) != 0 || pthread_attr_setstacksize(&attributes, 1 << 20) != 0 ||
-      pthread_setattr_default_np(&attributes) != 0) {
-    _exit(6);
-  }
-}
-
 constexpr int kOutOfMemory = 4;
 
 struct Outcome {
@@ -137,7 +128,7 @@ Outcome RunApart(const Job& job, bool is_capped) {
   if (pipe(ends) != 0) return {};
   const pid_t child = fork();
   if (child == 0) {
-    UseSmallStacks();
+    if (!UseSmallStacks()) _exit(6);
     const auto most = static_cast<rlim_t>(DataBytes() + kCap);
     const rlimit limit = {most, most};
     if (is_capped && setrlimit(RLIMIT_DATA, &limit) != 0) _exit(2);

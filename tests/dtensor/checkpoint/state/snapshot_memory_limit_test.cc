@@ -19,6 +19,7 @@
 #include "tests/dtensor/checkpoint/files/crash_files.h"
 #include "tests/dtensor/checkpoint/memory/test_nodes.h"
 #include "tests/dtensor/checkpoint/state/state_cases.h"
+#include "tests/small_stacks.h"
 
 namespace weft {
 namespace {
@@ -52,6 +53,7 @@ class DataLimit {
 };
 
 TEST(SnapshotMemoryLimitTest, ADevicesStateGoesStraightIntoTheSegment) {
+  ASSERT_TRUE(UseSmallStacks());  // a snapshot has a thread of its own
   constexpr int64_t kBytes = 80 * kMebibyte;
   const TestNodes nodes(1, /*ranks_per_node=*/1);
   const auto body = [&](World& world) {
@@ -74,7 +76,7 @@ TEST(SnapshotMemoryLimitTest, ADevicesStateGoesStraightIntoTheSegment) {
     manager.AfterStep(1, state);
     manager.Wait();
   };
-  RunRanks(1, body, {.device = DeviceType::kCuda});
+  RunRanks(1, body, {.device = DeviceType::kCuda, .threads_per_rank = 1});
   std::vector<int64_t> sizes;
   nodes.ForEach([&](MemorySegment& segment, const SnapshotStamp& stamp, bool) {
     sizes.push_back(stamp.num_bytes);
