@@ -2,12 +2,12 @@
 
 #include <cstdio>
 
+#include "runtime/base/json_text.h"
+
 namespace weft {
 
 void PrintJson(const nlohmann::ordered_json& object) {
-  using ErrorHandler = nlohmann::ordered_json::error_handler_t;
-  // dump() itself writes null for what is not finite.
-  std::puts(object.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/false, ErrorHandler::replace).c_str());
+  std::puts(JsonText(object).c_str());
   std::fflush(stdout);
 }
 

@@ -23,6 +23,7 @@
 #include "ops/op/kernel.h"
 #include "runtime/base/error.h"
 #include "runtime/base/flags.h"
+#include "runtime/base/json_text.h"
 #include "runtime/device/device_backend.h"
 #include "tools/rules/rule_check.h"
 
@@ -79,9 +80,7 @@ std::vector<const OpDef*> ShardOf(const std::vector<const OpDef*>& ops, const st
   return own;
 }
 
-void PrintJson(const Json& object) {
-  std::puts(object.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace).c_str());
-}
+void PrintJson(const Json& object) { std::puts(weft::JsonText(object).c_str()); }
 
 void PrintFindings(const RuleReport& report, bool json) {
   for (const weft::WrongStrategy& wrong : report.wrong) {

@@ -28,6 +28,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
 #include "runtime/base/flags.h"
+#include "runtime/base/json_text.h"
 
 ABSL_FLAG(std::string, to, "", "of export: the file; of import: FOLDER@STEP");
 ABSL_FLAG(std::string, only, "", "of export: names of tensors begin so; \"!optimizer.\": they do not");
@@ -57,9 +58,7 @@ FlagsUsage Usage() {
 }
 
 bool IsJson() { return absl::GetFlag(FLAGS_log_format) == "json"; }
-void PrintLine(const Json& json) {
-  absl::PrintF("%s\n", json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace));
-}
+void PrintLine(const Json& json) { absl::PrintF("%s\n", JsonText(json)); }
 
 // FOLDER@STEP, in parts.
 struct StepPath {

@@ -13,6 +13,7 @@
 #include "nlohmann/json.hpp"
 #include "parallel/pipeline/schedule_csv.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json_text.h"
 
 namespace weft {
 namespace {
@@ -76,7 +77,7 @@ std::string ScheduleReport::ToJson() const {
   if (has_bytes) json["peak_bytes"] = certificate.bytes.peak;
   json["error"] = certificate.error;
   // A path may hold bytes that are no UTF-8.
-  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return JsonText(json);
 }
 
 std::string ScheduleReport::CertificateText() const {

@@ -12,22 +12,19 @@
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
 #include "runtime/base/flag_values.h"
+#include "runtime/base/json_text.h"
 
 namespace weft {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string Text(const Json& value) {
-  return value.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
-}
-
 // An object of the file, whose keys are read one by one. What nobody has asked for is unknown.
 class Section {
  public:
   Section(const Json& object, std::string path) : object_(object), path_(std::move(path)) {
     WEFT_REQUIRE(object.is_object(), path_.empty() ? "" : absl::StrCat("key \"", path_, "\": "),
-                 "expected an object, got ", Text(object));
+                 "expected an object, got ", JsonText(object));
   }
 
   std::string PathOf(absl::string_view key) const {
@@ -45,7 +42,7 @@ class Section {
   template <class... Parts>
   void Require(bool fits, const char* key, const Json& given, const Parts&... expected) const {
     WEFT_REQUIRE(fits, "key \"", PathOf(key), "\": expected ", absl::StrCat(expected...), ", got ",
-                 Text(given));
+                 JsonText(given));
   }
 
   std::optional<bool> Bool(const char* key) {
@@ -95,7 +92,7 @@ class Section {
   template <class T>
   void Fixed(const char* key, const T& what, absl::string_view why) {
     const Json* const value = Find(key);
-    if (value != nullptr) Require(*value == Json(what), key, *value, Text(Json(what)), " (", why, ")");
+    if (value != nullptr) Require(*value == Json(what), key, *value, JsonText(Json(what)), " (", why, ")");
   }
 
   // Errors: InvalidArgument for a key that nobody has asked for.

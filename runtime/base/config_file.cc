@@ -16,6 +16,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
 #include "runtime/base/flag_values.h"
+#include "runtime/base/json_text.h"
 #include "runtime/base/repeated_key.h"
 #include "runtime/base/whole_file.h"
 
@@ -51,7 +52,7 @@ Json Parse(const std::string& path, const std::string& text) {
 }
 
 std::string Shortened(const Json& value) {
-  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+  std::string text = JsonText(value);
   if (text.size() > 60) text = absl::StrCat(text.substr(0, 57), "...");
   return text;
 }
@@ -276,7 +277,7 @@ std::set<std::string> ApplyConfigFiles(const std::vector<std::string>& paths, co
 std::string EffectiveConfig(const FlagsUsage& usage) {
   Json object = Json::object();
   for (const std::string& name : FlagNames(usage)) object[name] = ValueOf(FlagNamed(name));
-  return absl::StrCat(object.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace), "\n");
+  return absl::StrCat(JsonText(object, /*indent=*/2), "\n");
 }
 
 }  // namespace weft

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 #include "runtime/base/env.h"
+#include "runtime/base/json_text.h"
 
 namespace weft {
 namespace {
@@ -35,7 +36,7 @@ void WriteErrorFile(absl::string_view message) noexcept {
     if (path.empty()) return;
     const Json extra = {{"timestamp", absl::StrCat(absl::ToUnixSeconds(absl::Now()))}};
     const Json error = {{"message", {{"message", std::string(message)}, {"extraInfo", extra}}}};
-    std::ofstream(path) << error.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+    std::ofstream(path) << JsonText(error);
   } catch (const std::exception&) {
     // The process fails for a better reason.
   }

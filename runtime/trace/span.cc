@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_format.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json_text.h"
 
 namespace weft {
 namespace {
@@ -26,10 +27,7 @@ struct Record {
 };
 
 // `text` as a JSON string, quotes included; bytes that are not UTF-8 become the replacement character.
-std::string JsonString(const std::string& text) {
-  return nlohmann::json(text).dump(/*indent=*/-1, /*indent_char=*/' ', /*ensure_ascii=*/true,
-                                   nlohmann::json::error_handler_t::replace);
-}
+std::string JsonString(const std::string& text) { return JsonText(nlohmann::json(text)); }
 
 // Chrome counts microseconds; three decimals keep every nanosecond, which a double would not.
 std::string Microseconds(int64_t ns) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json_text.h"
 #include "runtime/base/random_id.h"
 
 namespace weft {
@@ -182,7 +183,7 @@ std::string FlightToJson(int rank, int world_size, const FlightRecorder& recorde
     record["entries"].push_back(ToJson(entry, key->second, recorder, snapshot.now_ns));
   }
   // Names and activities may be any bytes.
-  return record.dump(1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
+  return JsonText(record, /*indent=*/1);
 }
 
 void WriteFlight(const std::string& folder, int rank, int world_size, const FlightRecorder& recorder,

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json_text.h"
 #include "runtime/comm/group_text.h"
 
 namespace weft {
@@ -121,7 +122,7 @@ std::string RankStatus::ToJson() const {
                                {"seconds", operation.seconds}});
   }
   // Names and activities may be any bytes.
-  return json.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
+  return JsonText(json);
 }
 
 RankStatus RankStatus::FromJson(const std::string& text) {

@@ -2,6 +2,7 @@
 
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
+#include "runtime/base/json_text.h"
 
 namespace weft {
 
@@ -13,7 +14,7 @@ std::string GenerationEnd::ToText() const {
       {"headline", headline},           {"report", report},   {"saved", saved},         {"time_s", time_s},
       {"grace_ms", grace.count()}};
   // A worker may write anything: what is no UTF-8 is replaced.
-  return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+  return JsonText(json);
 }
 
 GenerationEnd GenerationEnd::FromText(absl::string_view text) {

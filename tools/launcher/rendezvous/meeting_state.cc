@@ -8,6 +8,7 @@
 #include "absl/algorithm/container.h"
 #include "nlohmann/json.hpp"
 #include "runtime/base/error.h"
+#include "runtime/base/json_text.h"
 
 namespace weft {
 
@@ -110,7 +111,7 @@ std::string MeetingState::ToText() const {
                      {"waiting", waiting},
                      {"gone", gone},
                      {"closed", closed}};
-  return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+  return JsonText(json);
 }
 
 MeetingState MeetingState::FromText(absl::string_view text) {
