@@ -4,6 +4,8 @@
 //
 // HOW = again: in five worlds, one after another.
 //
+// HOW = late: two worlds without a collective; RANK comes to the second a second after the others.
+//
 // HOW = groups: all ranks have a group of another backend beside dp.
 //
 // HOW = keep: what the ranks have of a group outlives the world.
@@ -225,11 +227,19 @@ int Main(int argc, char** argv) {
     const auto run = [&](World& world) {
       if (job.how == "keep") return Keep(world, &kept);
       if (job.how == "files") return OpenFiles();
+      if (job.how == "late") return;
       if (job.how == "store" || job.how == "count") return UseStore(job, world);
       job.how == "train" ? Train(job, world) : RunRank(job, world);
     };
-    const int num_worlds = job.how == "again" ? 5 : 1;
-    for (int i = 0; i < num_worlds; ++i) RunWorld(size != nullptr ? std::atoi(size) : 1, run, options);
+    const int num_worlds = job.how == "again" ? 5 : job.how == "late" ? 2 : 1;
+    const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+    const bool is_late = job.how == "late" && rank != nullptr && std::atoi(rank) == job.rank;
+    for (int i = 0; i < num_worlds; ++i) {
+      // Nothing has to come to an end within it.
+      if (i > 0 && is_late) std::this_thread::sleep_for(std::chrono::seconds(1));
+      RunWorld(size != nullptr ? std::atoi(size) : 1, run, options);
+    }
+    if (job.how == "late") std::printf("done\n");
     kept.group = nullptr;
     if (job.how == "keep") std::printf("let go\n");
     return 0;

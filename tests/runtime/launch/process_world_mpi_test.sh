@@ -16,9 +16,9 @@ fail() {
   failures=$((failures + 1))
 }
 
-# run HOW RANK: leaves out, err and the exit code in `status`.
+# run HOW RANK [TIMEOUT_MS]: leaves out, err and the exit code in `status`.
 run() {
-  TEST_RANKS=3 TEST_TIMEOUT_MS=60000 timeout 50 mpirun --allow-run-as-root --oversubscribe \
+  TEST_RANKS=3 TEST_TIMEOUT_MS=${3:-60000} timeout 50 mpirun --allow-run-as-root --oversubscribe \
     --mca mpi_yield_when_idle 1 -n 3 "$program" "$1" "$2" > out 2> err
   status=$?
   return $status
@@ -36,6 +36,11 @@ run nothing 0
 run again 0
 [[ $status == 0 ]] || fail "again: exit code $status: $(cat err)"
 [[ $(grep -c '^done$' out) == 15 ]] || fail "expected three ranks to be done five times: $(cat out)"
+
+# How long the ranks of a world wait for each other is not how long a collective does.
+run late 1 1
+[[ $status == 0 ]] || fail "late: exit code $status: $(cat err)"
+[[ $(grep -c '^done$' out) == 3 ]] || fail "late: expected three ranks to be done: $(cat out)"
 
 # A batch script may tell a host without a port: that is no address. A token may have blanks.
 export MASTER_ADDR=node0 WEFT_STORE_TOKEN="two words"
