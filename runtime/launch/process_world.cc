@@ -1,6 +1,7 @@
 #include "runtime/launch/process_world.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <string>
 #include <thread>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "runtime/base/error.h"
@@ -43,6 +45,30 @@ int64_t NumberOfWorld(JobStore& store, int rank) {
 std::shared_ptr<Store> MeetingStore(JobStore& store, int64_t number) {
   if (number == 1) return store.store();
   return std::make_shared<PrefixStore>(store.store(), absl::StrCat("world/", number, "/"));
+}
+
+// As long as the ranks of a new group wait for each other (GlooOptions, NcclOptions).
+constexpr std::chrono::minutes kMeeting(5);
+
+// Returns when all ranks have called it: the last tells them by one key. Waits for the keys of all would cost the store their
+// square.
+// Errors: DeadlineExceeded naming the ranks that have not come within kMeeting; the store's.
+void MeetInStore(Store& store, int rank, int size) {
+  const auto key = [](int other) { return absl::StrCat("mpi/", other); };
+  const std::string all = "mpi/all";
+  store.Set(key(rank), "");
+  if (store.Add("mpi/num", 1) == size) store.Set(all, "");
+  try {
+    store.Wait({all}, kMeeting);
+  } catch (const Error& error) {
+    if (error.code() != absl::StatusCode::kDeadlineExceeded) throw;
+    std::vector<int> missing;
+    for (int other = 0; other < size; ++other) {
+      if (!store.Check({key(other)})) missing.push_back(other);
+    }
+    Throw(error.code(), "new world over MPI: rank ", rank, " waited ", kMeeting.count(), " minutes; ranks [",
+          absl::StrJoin(missing, ", "), "] have not come");
+  }
 }
 
 // MPI can begin and end once per process: it goes on until the process ends, for all of its worlds.
@@ -82,10 +108,7 @@ std::unique_ptr<ProcessGroups> ProcessWorld::MakeGroups(const WorldOptions& opti
   if (mpi_ == nullptr) return MakeGlooGroups(environment_, meeting_store_);
   backend_ = Backend::kMpi;
   // MPI would wait without end for a process that has left since the world before.
-  std::vector<std::string> all;
-  for (int other = 0; other < size(); ++other) all.push_back(absl::StrCat("mpi/", other));
-  store.Set(all[rank()], "");
-  store.Wait(all, comm_timeout_);
+  MeetInStore(store, rank(), size());
   return MakeMpiGroups(*mpi_);
 }
 
