@@ -2,7 +2,7 @@
 // World::FromEnv and takes all-reduces on axis dp until HOW happens on RANK. Prints "joined" when it has been
 // through the first; an error goes to stderr, and the exit code is 1 then.
 //
-// HOW = again: in five worlds, one after another.
+// HOW = again: in five worlds, one after another. Over MPI all of them leave no more communicators than one.
 //
 // HOW = late: two worlds without a collective; RANK comes to the second a second after the others.
 //
@@ -23,6 +23,7 @@
 // TEST_NOTE_SAVE: every step is a save that the launcher is told of.
 
 #include <fcntl.h>
+#include <mpi.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -215,6 +216,18 @@ void Train(const Job& job, World& world) {
   if (world.rank() == 0) std::printf("generation %d: %.17g\n", generation, state.value);
 }
 
+// The number that MPI gives to a new communicator, which is the lowest that is free; 0 without MPI.
+int NextCommunicator() {
+  int initialized = 0;
+  MPI_Initialized(&initialized);
+  if (!initialized) return 0;
+  MPI_Comm comm = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_SELF, &comm);
+  const int number = static_cast<int>(MPI_Comm_c2f(comm));
+  MPI_Comm_free(&comm);
+  return number;
+}
+
 int Main(int argc, char** argv) {
   const Job job = {argc > 1 ? argv[1] : "", argc > 2 ? std::atoi(argv[2]) : 0};
   try {
@@ -234,11 +247,16 @@ int Main(int argc, char** argv) {
     const int num_worlds = job.how == "again" ? 5 : job.how == "late" ? 2 : 1;
     const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
     const bool is_late = job.how == "late" && rank != nullptr && std::atoi(rank) == job.rank;
+    std::vector<int> next;  // after each world
     for (int i = 0; i < num_worlds; ++i) {
       // Nothing has to come to an end within it.
       if (i > 0 && is_late) std::this_thread::sleep_for(std::chrono::seconds(1));
       RunWorld(size != nullptr ? std::atoi(size) : 1, run, options);
+      next.push_back(NextCommunicator());
     }
+    // When all worlds are over: MPI's end waits for all processes.
+    WEFT_CHECK(next.back() <= next.front() + 3, "communicators are left over: after ", next.size(),
+               " worlds the next has number ", next.back(), ", after one ", next.front());
     if (job.how == "late") std::printf("done\n");
     kept.group = nullptr;
     if (job.how == "keep") std::printf("let go\n");
