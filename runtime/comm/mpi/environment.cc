@@ -14,7 +14,7 @@
 namespace weft {
 namespace {
 
-// How long a process whose group has failed waits for the others to end.
+// How long a process whose group has failed waits for the others to end, and for what they said at the end of a hub.
 constexpr std::chrono::seconds kEnding{5};
 constexpr int kHubTag = 1;
 
@@ -126,6 +126,12 @@ std::string MpiEnvironment::Broadcast(const std::string& bytes, std::chrono::mil
 std::shared_ptr<MpiHub> MpiEnvironment::NewHub(int num_ranks, const MpiOptions& options) {
   WEFT_REQUIRE(num_ranks > rank_ && num_ranks <= size_, "a hub of ", num_ranks, " ranks, made by rank ",
                rank_, " of an MPI job of ", size_, ": the ranks are the first ones, this one among them");
+  if (last_hub_ != nullptr) {
+    // Here and not where a world ends: MPI moves what a rank has said while that rank calls it, as all do now. Before the new
+    // communicators, so that those take the numbers of the old.
+    last_hub_->AwaitPeers(kEnding);
+    last_hub_ = nullptr;
+  }
   std::vector<int> ranks(num_ranks);
   std::iota(ranks.begin(), ranks.end(), 0);
   MPI_Group all = MPI_GROUP_NULL;
@@ -141,7 +147,8 @@ std::shared_ptr<MpiHub> MpiEnvironment::NewHub(int num_ranks, const MpiOptions& 
   auto transport = std::make_shared<MpiTransport>(parent, spin, options, leftovers_);
   std::erase_if(transports_, [](const std::weak_ptr<MpiTransport>& other) { return other.expired(); });
   transports_.push_back(transport);
-  return std::make_shared<MpiHub>(std::move(transport));
+  last_hub_ = std::make_shared<MpiHub>(std::move(transport));
+  return last_hub_;
 }
 
 }  // namespace weft

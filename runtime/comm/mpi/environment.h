@@ -45,7 +45,8 @@ class MpiEnvironment {
                         std::chrono::milliseconds timeout = std::chrono::minutes(10));
 
   // What ranks 0 to `num_ranks` - 1, of a world of as many, make their groups through. Called by those, in
-  // the same order; waits for them, as MPI_Init does.
+  // the same order; waits for them, as MPI_Init does. Keeps the hub until the next one: all ranks have finished the last by
+  // then, so it takes what they have said at its end, and gives back to MPI what it held.
   std::shared_ptr<MpiHub> NewHub(int num_ranks, const MpiOptions& options = {});
 
  private:
@@ -53,7 +54,8 @@ class MpiEnvironment {
 
   const std::shared_ptr<MpiLeftovers> leftovers_ = std::make_shared<MpiLeftovers>();
   std::vector<std::weak_ptr<MpiTransport>> transports_;  // of its hubs
-  MPI_Comm world_ = MPI_COMM_NULL;                       // a duplicate
+  std::shared_ptr<MpiHub> last_hub_;
+  MPI_Comm world_ = MPI_COMM_NULL;  // a duplicate
   int rank_ = 0;
   int size_ = 1;
   int local_rank_ = 0;

@@ -20,8 +20,8 @@ namespace weft {
 // One rank's groups: matches them with those of its peers, brings each the packets about it, and can end all
 // groups of the job at once.
 //
-// Lifetime: shared by the rank's launcher and its groups. Once the MpiEnvironment, which makes it, is gone, it and its
-//           groups can only be let go of.
+// Lifetime: shared by the rank's launcher, its groups and, until the next hub, the MpiEnvironment, which makes it. Once that
+//           is gone, it and its groups can only be let go of.
 // Threads:  any.
 class MpiHub : public std::enable_shared_from_this<MpiHub> {
  public:
@@ -40,7 +40,8 @@ class MpiHub : public std::enable_shared_from_this<MpiHub> {
   // vain. Nothing can be issued any more.
   void FinishRank();
 
-  // Waits until every rank has finished. Returns false if not all have within `timeout`.
+  // Waits until every rank has finished: what the hub holds of MPI is given back with the hub and its groups then, and is
+  // kept otherwise. Returns false if not all have within `timeout`.
   bool AwaitPeers(std::chrono::milliseconds timeout);
 
  private:
