@@ -146,6 +146,38 @@ TEST(WatchdogProcessesTest, ADeadlockEndsThoseThatWaitInIt) {
   EXPECT_EQ(processes[3]->error(), "");
 }
 
+// As that of thousands of ranks: to read what they have answered takes longer than others wait for the next call.
+class StoreOfMany final : public ForwardingStore {
+ public:
+  explicit StoreOfMany(milliseconds delay) : ForwardingStore(std::make_shared<HashStore>()), delay_(delay) {}
+
+  std::optional<std::string> TryGet(absl::string_view key) override {
+    if (absl::StartsWith(key, "hang/status/")) std::this_thread::sleep_for(delay_);
+    return ForwardingStore::TryGet(key);
+  }
+
+ private:
+  const milliseconds delay_;
+};
+
+TEST(WatchdogProcessesTest, ADeadlockIsFoundHoweverLongTheReadingTakes) {
+  constexpr int kRanks = 5;
+  Told told;
+  const WatchdogOptions options = told.Options();
+  StoreOfMany store(/*delay=*/20 * options.interval);
+  std::vector<std::unique_ptr<Process>> processes;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    processes.push_back(std::make_unique<Process>(rank, kRanks, &store, options));
+    FlightRecorder& recorder = processes.back()->recorder();
+    FlightRecorder::OpenedGroup* const dp = recorder.OpenGroup("dp", {0, 1, 2, 3, 4});
+    recorder.Issue(rank == 4 ? recorder.OpenGroup("tp", {3, 4}) : dp, Barrier(1));
+    processes.back()->Watch();
+  }
+  for (const auto& process : processes) {
+    ASSERT_TRUE(Await([&] { return absl::StartsWith(process->error(), "deadlock: "); })) << told.Text();
+  }
+}
+
 // As of a process that has been stopped: it has called, and does not judge.
 TEST(WatchdogProcessesTest, AnotherJudgesWhereTheOneThatDidStandsStill) {
   Told told;
