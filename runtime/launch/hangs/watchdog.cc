@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "runtime/base/clamp_timeout.h"
 #include "runtime/base/crc32c.h"
 #include "runtime/base/error.h"
@@ -13,20 +15,22 @@
 namespace weft {
 namespace {
 
-// "<number> <rank>": the last call for statuses, and who made it and judges. "<number>": nobody does any more.
+// "<number> <rank>", or "<number> <rank> <sign>": the last call for statuses, and who made it and judges; signs follow one
+// another while it reads the answers. "<number>": nobody judges any more.
 constexpr char kCallKey[] = "hang/call";
 
 // Watchdogs look at their own pace: an answer comes within one interval, or two of a busy machine.
 constexpr int kAnswerIntervals = 3;
 
-// Whoever judges calls again after two intervals, and what it takes to read thousands of statuses. After so many without a call
-// it has stopped, and another judges.
+// Whoever judges calls again after two intervals, and what it takes to read thousands of statuses; it gives a sign after each
+// kSignIntervals of that. After kCallIntervals without a call or a sign it has stopped, and another judges.
+constexpr int kSignIntervals = 5;
 constexpr int kCallIntervals = 25;
 
 std::optional<int> CallerOf(const std::string& call) {
-  const size_t space = call.find(' ');
+  const std::vector<std::string> words = absl::StrSplit(call, ' ');
   int rank = 0;
-  if (space == std::string::npos || !absl::SimpleAtoi(call.substr(space + 1), &rank)) return std::nullopt;
+  if (words.size() < 2 || !absl::SimpleAtoi(words[1], &rank)) return std::nullopt;
   return rank;
 }
 
@@ -142,22 +146,53 @@ std::optional<std::vector<RankReport>> Watchdog::Ask(const std::vector<RankStatu
   if (store_ == nullptr) return Collect(own);
   // Statuses are asked for anew each time they are judged: what has moved meanwhile waits in no circle.
   if (!own_call_.has_value()) {
-    if (!Call()) {
-      late_.clear();
-      silent_since_.clear();
-    }
+    // `late_` stays: a circle that this process has seen is one that it has seen, whoever judges in between.
+    if (!Call()) silent_since_.clear();
     return std::nullopt;
   }
-  // Asked before they are read, which may take longer than that: whoever is read early has had less time to answer.
-  const bool is_patient =
-      std::chrono::steady_clock::now() - called_at_ < kAnswerIntervals * options_.interval;
-  std::vector<RankReport> reports = Collect(own);
-  const bool all_answered = std::all_of(reports.begin(), reports.end(), [](const RankReport& report) {
-    return report.status.has_value() || !report.gone.empty();
-  });
-  if (!all_answered && is_patient) return std::nullopt;
+  if (!ReadAnswers()) {
+    TellThatItReads();
+    return std::nullopt;
+  }
   own_call_.reset();
-  return reports;
+  return Collect(own);
+}
+
+// Not all at once: of thousands that takes longer than a rank may be held up that ends meanwhile (Forget), and than others wait
+// for a sign.
+bool Watchdog::ReadAnswers() {
+  const auto begin = std::chrono::steady_clock::now();
+  if (!turn_began_at_.has_value()) turn_began_at_ = begin;
+  while (!unread_.empty()) {
+    if (std::chrono::steady_clock::now() - begin > options_.interval) return false;
+    const int rank = unread_.back();
+    if (ranks_.count(rank) == 0 && gone_.count(rank) == 0) {
+      std::optional<RankStatus> answer = ParseAnswer(store_->TryGet(StatusKey(rank)), *own_call_);
+      if (answer.has_value()) {
+        answers_[rank] = std::move(*answer);
+        silent_since_.erase(rank);
+      } else {
+        unanswered_.push_back(rank);
+      }
+    }
+    unread_.pop_back();
+  }
+  // As of when the turn began: whoever was read early in it has had less time to answer than whoever was read late.
+  const bool is_patient = *turn_began_at_ - called_at_ < kAnswerIntervals * options_.interval;
+  if (unanswered_.empty() || !is_patient) return true;
+  unread_.swap(unanswered_);
+  turn_began_at_.reset();
+  return false;
+}
+
+void Watchdog::TellThatItReads() {
+  if (call_ != *own_call_) return;  // another has called since
+  const auto now = std::chrono::steady_clock::now();
+  if (now - call_came_at_ < kSignIntervals * options_.interval) return;
+  const std::string text = absl::StrCat(call_, " ", ranks_.begin()->first, " ", ++num_signs_);
+  if (store_->CompareSet(kCallKey, call_text_, text) != text) return;
+  call_text_ = text;
+  call_came_at_ = now;
 }
 
 bool Watchdog::AnotherJudges() const {
@@ -173,6 +208,11 @@ bool Watchdog::Call() {
   call_text_ = text;
   ++call_;
   own_call_ = call_;
+  answers_.clear();
+  unread_.resize(world_size_);
+  std::iota(unread_.rbegin(), unread_.rend(), 0);  // read from the back
+  unanswered_.clear();
+  turn_began_at_.reset();
   called_at_ = call_came_at_ = std::chrono::steady_clock::now();
   return true;
 }
@@ -194,9 +234,10 @@ void Watchdog::AnswerCall(const std::vector<RankStatus>& own) {
   if (!text.has_value() || *text == call_text_) return;
   call_text_ = *text;
   int64_t call = 0;
-  if (!absl::SimpleAtoi(text->substr(0, text->find(' ')), &call) || call == call_) return;
-  call_ = call;
+  if (!absl::SimpleAtoi(text->substr(0, text->find(' ')), &call)) return;
   call_came_at_ = std::chrono::steady_clock::now();
+  if (call == call_) return;  // a sign
+  call_ = call;
   for (const RankStatus& status : own) {
     store_->Set(StatusKey(status.rank), absl::StrCat(call, " ", status.ToJson()));
   }
@@ -211,9 +252,8 @@ std::vector<RankReport> Watchdog::Collect(const std::vector<RankStatus>& own) {
   const auto now = std::chrono::steady_clock::now();
   for (RankReport& report : reports) {
     if (report.status.has_value() || !report.gone.empty()) continue;
-    report.status = ParseAnswer(store_->TryGet(StatusKey(report.rank)), *own_call_);
-    if (report.status.has_value()) {
-      silent_since_.erase(report.rank);
+    if (const auto answer = answers_.find(report.rank); answer != answers_.end()) {
+      report.status = std::move(answer->second);
     } else {
       const auto since = silent_since_.try_emplace(report.rank, called_at_).first->second;
       report.silent_seconds = std::chrono::duration<double>(now - since).count();

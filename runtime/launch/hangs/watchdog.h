@@ -25,8 +25,9 @@ namespace weft {
 // Explains hangs while they last: when a collective is late, asks all ranks where they are, tells one verdict
 // for the job, and ends the groups of ranks that wait for each other in a circle, with that verdict as their
 // error. So a mismatch across groups is an error within 5 s (late_after, and two questions of an interval or
-// two each), whatever the timeout; a slow rank is only named. Of the processes of a job, one that is late asks and judges
-// for all, as long as it is late; the others learn from it that their operations are in a circle.
+// two each, and what it takes to read thousands of statuses), whatever the timeout; a slow rank is only
+// named. Of the processes of a job, one that is late asks and judges for all, as long as it is late; the others learn from it
+// that their operations are in a circle.
 //
 // Cost:    a thread, which looks at each of its ranks' recorders every interval, and then, with a store, asks
 //          it once (one key) whether somebody calls for statuses. While a rank is late, each rank writes one key per call, and
@@ -65,10 +66,15 @@ class Watchdog {
   void Round();
   // What is to be judged now; nullopt: answers are awaited, or another process judges.
   std::optional<std::vector<RankReport>> Ask(const std::vector<RankStatus>& own);
+  // Goes on reading what the ranks of other processes have answered to the own call, for about an interval. True: of every
+  // rank there is an answer, or it has had time for one.
+  bool ReadAnswers();
   std::vector<RankReport> Collect(const std::vector<RankStatus>& own);
   void AnswerCall(const std::vector<RankStatus>& own);
   // Calls for statuses, unless another process does. True: this one judges the answers.
   bool Call();
+  // Tells the others, now and then, that this process still reads what its call has brought.
+  void TellThatItReads();
   bool AnotherJudges() const;
   // Another process may judge, if it was this one.
   void StopJudging() noexcept;
@@ -89,12 +95,19 @@ class Watchdog {
   bool stop_ = false;
   std::map<int, Rank> ranks_;
   std::map<int, std::string> gone_;
-  std::map<std::string, Late> late_;  // by the operation's key; of the process that judges
+  std::map<std::string, Late> late_;  // by the operation's key; as this process has judged it
   std::string call_text_;             // the last call for statuses, as the store has it
   int64_t call_ = 0;                  // its number
-  std::chrono::steady_clock::time_point call_came_at_;
+  std::chrono::steady_clock::time_point call_came_at_;  // or a sign that its caller still reads the answers
   std::optional<int64_t> own_call_;  // one that this process has made, and whose answers it has not judged
   std::chrono::steady_clock::time_point called_at_;
+  int64_t num_signs_ = 0;              // that this process has given, of all its calls
+  std::map<int, RankStatus> answers_;  // to that call, as far as they have been read
+  // Answers are read in turns of all ranks that have not answered. Of this turn: those that are yet to be read, those that had
+  // not answered, and when it began.
+  std::vector<int> unread_;
+  std::vector<int> unanswered_;
+  std::optional<std::chrono::steady_clock::time_point> turn_began_at_;
   std::map<int, std::chrono::steady_clock::time_point> silent_since_;  // ranks that do not answer
   std::optional<std::string> deadlock_;                                // the text of the first that was found
   std::set<std::string> deadlocked_;  // operations that this process has found in a circle
