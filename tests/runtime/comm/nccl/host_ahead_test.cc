@@ -101,5 +101,22 @@ TEST(NcclHostAheadTest, NothingIsCutOffOfAGroupThatEndsIdle) {
   RunNcclRanks(2, body, fake);
 }
 
+// It touches no tensor: what a rank has that waits in vain for the others is good.
+TEST(NcclHostAheadTest, ABarrierThatIsCutOffSpoilsNothing) {
+  std::atomic<bool> is_told = false;
+  const auto body = [&](World& world) {
+    const auto group = world.NewGroup("dp", {0, 1});
+    if (world.rank() == 1) {
+      while (!is_told) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return;
+    }
+    const std::string message = MessageOf([&] { group->Barrier(); });
+    is_told = true;
+    EXPECT_THAT(message, testing::HasSubstr("world rank 0 waited 1000 ms; world ranks [1] have not arrived"));
+    EXPECT_EQ(MessageOf([&] { world.ThrowIfCutOff(); }), "no error");
+  };
+  RunNcclRanks(2, body, std::make_shared<FakeNccl>(), /*comm_timeout=*/std::chrono::seconds(1));
+}
+
 }  // namespace
 }  // namespace weft
