@@ -23,8 +23,8 @@ class DeviceGroups {
   // Waits until nothing is under way in any group.
   virtual void FinishWork() = 0;
 
-  // Throws what has ended the first group that had operations under way then; as long as there is none, does nothing. The
-  // device's streams go on behind such operations. Any thread.
+  // Throws what has ended the first group that had operations other than barriers under way then; as long as there is none,
+  // does nothing. The device's streams go on behind such operations. Any thread.
   virtual void ThrowIfCutOff() const = 0;
 
   // Ends all groups, those still to come too, with Aborted. Any thread.

@@ -119,8 +119,8 @@ class World {
   // Ends all groups of this rank with this error, those still to come too: as Communicator::Fail. Any thread.
   void FailGroups(absl::StatusCode code, const std::string& message);
 
-  // Throws what has ended a group while operations of it were under way in a device's stream. The stream goes on behind them,
-  // and their tensors hold anything: whoever keeps what has been copied to the host asks this behind the copy, since the
+  // Throws what has ended a group while operations of it, other than barriers, were under way in a device's stream. The stream
+  // goes on behind them, and their tensors hold anything: whoever keeps what has been copied to the host asks this behind the copy, since the
   // operations' calls have returned, and the group's next call may never come. Nothing on the CPU, where calls and waits throw.
   // Any thread.
   // Errors: the first such group's, from then on.

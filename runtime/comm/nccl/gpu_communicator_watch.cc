@@ -75,7 +75,11 @@ void GpuCommunicator::EndOperations(const Error& error) noexcept {
   std::optional<CudaDeviceGuard> guard;  // the watchdog's thread has no device
   RunStep([&] { guard.emplace(cuda_.device().index); });
   RunStep([&] { Reap(); });
-  if (!pending_.empty()) RunStep([&] { hub_->NoteCutOff(error); });
+  // Barriers touch no tensor.
+  const bool spoils = std::any_of(pending_.begin(), pending_.end(), [](const Pending& pending) {
+    return pending.operation.descriptor.kind != CollectiveKind::kBarrier;
+  });
+  if (spoils) RunStep([&] { hub_->NoteCutOff(error); });
   for (Pending& pending : pending_) {
     RunStep([&] {
       RecordFailed(pending.operation);
