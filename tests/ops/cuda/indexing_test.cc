@@ -94,6 +94,41 @@ TEST_F(IndexingTest, SumsAreInAscendingOrder) {
   }
 }
 
+// Of one dim: the workspace is that of the places, not of the slots, and the sums are the same. More places than a block sorts in
+// shared memory, of which many share an index; some are outside the range.
+TEST_F(IndexingTest, FewPlacesAmongManySlotsTakeWorkspaceForThePlaces) {
+  constexpr int64_t kTerms = 1100, kSlots = 100'000;
+  std::vector<int64_t> places(kTerms);
+  std::vector<double> numbers(kTerms);
+  for (int64_t j = 0; j < kTerms; ++j) {
+    const auto at = static_cast<size_t>(j);
+    places[at] = j % 5 == 0 ? 7 : j % 5 == 1 ? kSlots - 2 : j * 7919 % (kSlots - 10) + 5;
+    numbers[at] = (static_cast<double>(j * 7919 % 4096) / 4096 - 0.4) * (j % 7 == 0 ? 1e4 : 1);
+  }
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI32}) {
+    const Tensor src = Of(dtype, {kTerms}, numbers);
+    std::vector<double> sums = FloatSums(places, src.ToVector<double>(), kSlots, 1);
+    std::vector<int64_t> listed = places;
+    const auto spoil = [&](size_t at, int64_t bad, size_t nearest) {
+      ASSERT_EQ(std::count(places.begin(), places.end(), places[at]), 1);
+      sums[static_cast<size_t>(places[at])] = 0;
+      if (IsFloating(dtype)) sums[nearest] = NAN;
+      listed[at] = bad;
+    };
+    spoil(/*at=*/3, /*bad=*/-1, /*nearest=*/0);
+    spoil(/*at=*/1002, /*bad=*/kSlots, /*nearest=*/kSlots - 1);
+    const Tensor index = Tensor::FromValues<int64_t>({kTerms}, listed);
+    const Tensor expected = Of(dtype, {kSlots}, sums);
+    cuda_->ResetPeak();
+    const int64_t live = cuda_->stats().live_bytes;
+    const Tensor added = Run(kIndexAdd, {index, src}, {.dim = 0, .extent = kSlots})[0];
+    EXPECT_LT(cuda_->stats().peak_bytes - live, 1'000'000) << DTypeName(dtype);
+    EXPECT_EQ(Difference(added, expected, {}), "") << DTypeName(dtype);
+    const Tensor summed = Run(kScatterSum, {index, src}, {.dim = 0, .extent = kSlots})[0];
+    EXPECT_EQ(Difference(summed, expected, {}), "") << DTypeName(dtype);
+  }
+}
+
 // Of blocks and of one dim; those of i32 wrap.
 TEST_F(IndexingTest, SumsOfIntegersAreExact) {
   constexpr int64_t kTerms = 600, kSlots = 7;
