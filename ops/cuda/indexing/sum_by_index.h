@@ -20,8 +20,9 @@ Tensor CudaCountPlaces(const KernelCallBase& call, const Tensor& index, const Cu
 //        dims before it, k over those after it.
 // Cost:  the list is sorted by counting, with integer atomics, whose order shows nowhere: the places of one
 //        index are then put in order, those of an index with more than 512 by one block that goes over the
-//        whole list. Workspace of two numbers per slot and one per place. A block adds the rows of one index,
-//        one after the other, so few indices use few of a GPU's blocks.
+//        whole list. Workspace of three numbers per slot and one per place. A block adds the rows of one index,
+//        one after the other, so few indices use few of a GPU's blocks. Of one dim and more than 8 slots per place, the places
+//        are sorted instead (CudaSortRows): workspace of 72 bytes per place at most, and the same bits.
 void CudaSumByList(const KernelCallBase& call, const Tensor& y, const Tensor& src, int dim,
                    const Tensor& index, const CudaSlots& slots, double start = 0);
 
