@@ -249,6 +249,20 @@ TEST_F(BadIndicesTest, MakeReductionsNan) {
   }
 }
 
+// Where nothing else is written. Of integers nothing is.
+TEST_F(BadIndicesTest, MakeZeroedPlacesNan) {
+  const Tensor index = Tensor::FromValues<int64_t>({3}, {1, 4, -1});
+  for (const DType dtype : dtypes_) {
+    const Tensor x = Of(dtype, {2, 4}, {1, 2, 3, 4, 5, 6, 7, 8});
+    const std::vector<double> floating = {NAN, 0, 3, NAN, NAN, 0, 7, NAN};
+    const std::vector<double> integers = {1, 0, 3, 4, 5, 0, 7, 8};
+    EXPECT_EQ(Difference(Run(kIndexZero, {x, index}, {.dim = 1})[0],
+                         Of(dtype, {2, 4}, IsFloating(dtype) ? floating : integers), {}),
+              "")
+        << DTypeName(dtype);
+  }
+}
+
 // Of two ranks that have half of the result each, the one that has the nearest place; an index of the other's is good.
 TEST_F(BadIndicesTest, MakeTheNearestRanksPlaceNan) {
   const Tensor index = Tensor::FromValues<int64_t>({3}, {1, 4, 2});
