@@ -52,7 +52,8 @@ struct IndexZeroAttributes {
 //
 // Layout: every dim of x may be split; the index is whole.
 // Errors: besides, InvalidArgument from the kernel for an index that is listed twice: what is put there
-//         afterwards would depend on the order. On CUDA its places are nan (0 in integers) instead.
+//         afterwards would depend on the order. On CUDA its places are nan (0 in integers) instead, as is the place nearest to
+//         an index outside the dim (unchanged in integers).
 extern const Op<IndexZeroAttributes> kIndexZero;
 
 }  // namespace weft

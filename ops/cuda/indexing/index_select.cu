@@ -46,7 +46,8 @@ void IndexAdd(const KernelCall<IndexAddAttributes, NoScalars>& call) {
                 EmptyPlace(call.attributes().to_add));
 }
 
-// The CPU's kernel refuses an index that is listed twice; here, where the host does not wait, it is a bad one.
+// The CPU's kernel refuses an index that is listed twice; here, where the host does not wait, it is a bad one. So one outside
+// the range counts twice.
 void IndexZero(const KernelCall<IndexZeroAttributes, NoScalars>& call) {
   const int dim = call.attributes().dim;
   const Tensor& y = call.outputs[0];
@@ -54,7 +55,8 @@ void IndexZero(const KernelCall<IndexZeroAttributes, NoScalars>& call) {
   const Tensor x = CudaDense(call.inputs[0], call.context.allocator);
   const Tensor index = CudaIndices(call.inputs[1], call.context.allocator);
   const int64_t slots = y.shape()[dim];
-  const Tensor counts = CudaCountPlaces(call, index, CudaSlots(call.input_boxes[0], dim, y.dtype()));
+  const Tensor counts =
+      CudaCountPlaces(call, index, CudaSlots(call.input_boxes[0], dim, y.dtype()), /*of_bad=*/2);
   int64_t inner = 1;
   for (int d = dim + 1; d < y.ndim(); ++d) inner *= y.shape()[d];
   VisitDType(y.dtype(), [&](auto tag) {

@@ -45,15 +45,16 @@ struct SumExtents {
   }
 };
 
-// counts[v] += 1 for every place of v; integers, whose sum has no order.
+// counts[v] += 1 for every place of v, or `of_bad` where the index is bad; integers, whose sum has no order.
 // Sums by index in a fixed order without sorting: a counting sort of the places (count, scan, put), whose
 // third step leaves the places of one index in any order, and then each block puts its few places in order
 // before it adds; those of a frequent index are listed anew. Adding by atomics would be one kernel, of other
 // bits in every run.
-__global__ void CountPlacesKernel(const int64_t* index, int64_t count, CudaSlots slots, int* counts) {
+__global__ void CountPlacesKernel(const int64_t* index, int64_t count, CudaSlots slots, int of_bad,
+                                  int* counts) {
   ForEachOfGrid(count, [&](int64_t j) {
     const int64_t slot = slots.Find(index[j]);
-    if (slot >= 0) atomicAdd(&counts[slot], 1);
+    if (slot >= 0) atomicAdd(&counts[slot], slots.IsBad(index[j]) ? of_bad : 1);
   });
 }
 
@@ -303,12 +304,12 @@ void SumSorted(const KernelCallBase& call, const Tensor& y, const Tensor& src, c
 
 }  // namespace
 
-Tensor CudaCountPlaces(const KernelCallBase& call, const Tensor& index, const CudaSlots& slots) {
+Tensor CudaCountPlaces(const KernelCallBase& call, const Tensor& index, const CudaSlots& slots, int of_bad) {
   const Tensor counts = Tensor::Empty(call.context.allocator, DType::kI32, {slots.count});
   FillTensor(counts, 0);
   if (index.num_elements() > 0 && slots.count > 0) {
     LaunchCuda(KernelStream(call), GridOver(index.num_elements()), CountPlacesKernel, index.data<int64_t>(),
-               index.num_elements(), slots, counts.data<int32_t>());
+               index.num_elements(), slots, of_bad, counts.data<int32_t>());
   }
   return counts;
 }

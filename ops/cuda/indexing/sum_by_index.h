@@ -7,10 +7,11 @@
 
 namespace weft {
 
-// For each slot, i32: how many j have an index that goes there.
+// For each slot, i32: how many j have an index that goes there, one outside the whole counted as `of_bad`.
 //
 // Shape: index is a row-major i64 list.
-Tensor CudaCountPlaces(const KernelCallBase& call, const Tensor& index, const CudaSlots& slots);
+Tensor CudaCountPlaces(const KernelCallBase& call, const Tensor& index, const CudaSlots& slots,
+                       int of_bad = 1);
 
 // y[o, v, k] = the sum of src[o, j, k] over the j with index[j] = slots.first + v, in ascending order, from `start` on:
 // gradients of rows that a list selected. Indices outside y's range are another rank's; one outside the whole
