@@ -26,6 +26,8 @@ class CountedPool final : public PooledAllocator {
 
   int64_t held_bytes = 0;  // taken from the system, and not yet given back
   int64_t num_taken = 0;
+  bool has_room = true;             // of the system, whatever it is given back
+  int64_t num_asked = 0;            // whether it has
   std::vector<int64_t> given_back;  // sizes, in order
 
  protected:
@@ -38,6 +40,10 @@ class CountedPool final : public PooledAllocator {
   void ReturnToSystem(void*, int64_t num_bytes) noexcept override {
     held_bytes -= num_bytes;
     given_back.push_back(num_bytes);
+  }
+  bool SystemHasRoom(int64_t) override {
+    ++num_asked;
+    return has_room;
   }
 
  private:
@@ -162,6 +168,39 @@ TEST(PooledAllocatorTest, WhatIsAtHandCostsNoOtherBlock) {
   blocks.Take(48 * kMebibyte);
   EXPECT_TRUE(capped.HasAtHand(2 * kMebibyte));
   EXPECT_FALSE(capped.HasAtHand(3 * kMebibyte));
+}
+
+// A question to a driver costs as much as a block of it.
+TEST(PooledAllocatorTest, TheSystemIsAskedForRoomWhereThereIsSomethingToGiveBack) {
+  CountedPool pool;
+  Blocks blocks(pool);
+  for (const int64_t num_bytes : {int64_t{64}, 4 * kMebibyte, 8 * kMebibyte}) blocks.Take(num_bytes);
+  EXPECT_EQ(pool.num_asked, 0);
+  blocks.GiveBack(1);
+  blocks.Take(6 * kMebibyte);
+  EXPECT_EQ(pool.num_asked, 1);
+  EXPECT_THAT(pool.given_back, ::testing::IsEmpty());
+}
+
+// A driver has pages of 2 MiB, and gets none back by small blocks that share one.
+TEST(PooledAllocatorTest, SmallBlocksMakeNoRoom) {
+  CountedPool pool;
+  {
+    Blocks blocks(pool);
+    for (const int64_t num_bytes : {int64_t{64}, kMebibyte, 8 * kMebibyte, int64_t{4096}, 2 * kMebibyte}) {
+      blocks.Take(num_bytes);
+    }
+  }
+  pool.has_room = false;
+  Blocks blocks(pool);
+  blocks.Take(128);
+  EXPECT_THAT(pool.given_back, ::testing::ElementsAre(8 * kMebibyte, 2 * kMebibyte));
+  pool.num_asked = 0;
+  blocks.Take(256);
+  blocks.Take(3 * kMebibyte);
+  EXPECT_EQ(pool.given_back.size(), 2u);
+  EXPECT_EQ(pool.num_asked, 0);
+  EXPECT_EQ(pool.stats().pooled_bytes, 64 + 4096 + kMebibyte);
 }
 
 TEST(PooledAllocatorTest, ALittleIsHeldFreely) {
