@@ -156,16 +156,26 @@ bool PooledAllocator::IsWithinBound(const SizeClass& size_class, int64_t num_byt
   return held_bytes_ + size_class.num_bytes <= bound;
 }
 
-// Before a block is taken from the system: keeps what is held within its bound, as far as free blocks go.
+// Before a block is taken from the system: keeps what is held within its bound, as far as free blocks go, and sees to
+// the system's room by those that make some.
 void PooledAllocator::MakeRoom(const SizeClass& size_class, int64_t num_bytes) {
+  constexpr int kFirstLarge = ClassOf(kSystemPageBytes).index;
   while (true) {
-    const bool system_has_room = SystemHasRoom(size_class.num_bytes);  // without the lock, as below
+    bool could_make_room = false;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      could_make_room = OldestClass(kFirstLarge) >= 0;
+    }
+    // Without the lock, as below.
+    const bool has_room = !could_make_room || SystemHasRoom(size_class.num_bytes);
     void* block = nullptr;
     int oldest = -1;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (stats_.pooled_bytes == 0 || (system_has_room && IsWithinBound(size_class, num_bytes))) return;
-      oldest = OldestClass();
+      const bool is_within_bound = IsWithinBound(size_class, num_bytes);
+      if (has_room && is_within_bound) return;
+      oldest = OldestClass(is_within_bound ? kFirstLarge : 0);
+      if (oldest < 0) return;
       std::vector<FreeBlock>& blocks = free_blocks_[oldest];
       block = blocks[0].block;
       blocks.erase(blocks.begin());
@@ -188,10 +198,10 @@ bool PooledAllocator::HasAtHand(int64_t num_bytes) {
   return SystemHasRoom(size_class.num_bytes);
 }
 
-// The class of the free block whose last use is longest ago. Needs one, and the lock.
-int PooledAllocator::OldestClass() const {
+// The class, from `from` on, of the free block whose last use is longest ago; -1 if none is free. Needs the lock.
+int PooledAllocator::OldestClass(int from) const {
   int oldest = -1;
-  for (int index = 0; index < kNumClasses; ++index) {
+  for (int index = from; index < kNumClasses; ++index) {
     if (free_blocks_[index].empty()) continue;
     if (oldest < 0 || free_blocks_[index][0].freed_at < free_blocks_[oldest][0].freed_at) oldest = index;
   }

@@ -18,8 +18,9 @@ class CudaQueue;
 // Deallocate never wait for the device, but where blocks of the pool are given back to it: for its bound (see
 // PooledAllocator), or all of them when the device has no more memory.
 //
-// What is free in the pool leaves 256 MiB of the device to others, or a 64th if that is less: the driver loads kernels at their
-// first launch, and NCCL allocates for a group's connections. They would fail where the pool could do without.
+// What is free in the pool, in blocks of 2 MiB or more, leaves 256 MiB of the device to others, or a 64th if that is less: the
+// driver loads kernels at their first launch, and NCCL allocates for a group's connections. They would fail where the pool
+// could do without.
 //
 // Threads: as Allocator; the stream's work is issued by the rank's thread.
 class CudaAllocator final : public PooledAllocator, public std::enable_shared_from_this<CudaAllocator> {
