@@ -74,6 +74,96 @@ TEST(CallLogTest, TheLogOfAThousandMembersIsShort) {
   EXPECT_EQ(CallLog::Decode(told.Encode()), told);
 }
 
+// Counts of `num_members`, no two alike in a row, which follow from `call` and `seed`.
+std::vector<int64_t> Uneven(int num_members, int call, int seed = 0) {
+  std::vector<int64_t> counts(num_members);
+  for (int i = 0; i < num_members; ++i)
+    counts[i] = 1'000'000'000 + (i * 7919 + call * 104'729 + seed) % 999'983;
+  return counts;
+}
+
+CollectiveDescriptor Of(CollectiveKind kind, const std::vector<int64_t>& counts) {
+  return {.kind = kind, .dtype = DType::kF32, .counts = {counts.begin(), counts.end()}};
+}
+
+// A store's value is 1 MiB at most: as numbers of their own, these counts would be 3.4 MB.
+TEST(CallLogTest, TheLogOfUnevenCallsIsShort) {
+  constexpr int kMembers = 900;
+  CallLog log;
+  for (int i = 0; i < 256; ++i) {
+    const bool to_all = i % 2 == 0;
+    log.AddCall(Of(to_all ? CollectiveKind::kAllToAll : CollectiveKind::kAllGather, Uneven(kMembers, i)),
+                to_all ? Uneven(kMembers, i, /*seed=*/1) : std::vector<int64_t>());
+  }
+  log.Done(CollectiveKind::kAllGather, 128);
+  const CallLog told = log.Told();
+  EXPECT_EQ(told.calls().there.size(), 256u);
+  EXPECT_LT(told.Encode().size(), size_t{96} << 10);
+  EXPECT_EQ(CallLog::Decode(told.Encode()), told);
+  // The oldest that is under way is told whole.
+  EXPECT_EQ(*told.calls().At(129), *log.calls().At(129));
+}
+
+// The `num_calls` all-to-alls of all members, as they tell them. In call `wrong` member 5 sends member 9 one element less than
+// that one expects.
+CallLogs AllToAlls(int num_members, int num_calls, int wrong) {
+  CallLogs logs(num_members);
+  for (int member = 0; member < num_members; ++member) {
+    CallLog log;
+    for (int call = 1; call <= num_calls; ++call) {
+      std::vector<int64_t> sent(num_members), expected(num_members);
+      for (int peer = 0; peer < num_members; ++peer) {
+        sent[peer] = 1'000'000'000 + member * 1000 + peer * 7 + call;
+        expected[peer] = 1'000'000'000 + peer * 1000 + member * 7 + call;
+      }
+      if (call == wrong && member == 9) ++expected[5];
+      log.AddCall(Of(CollectiveKind::kAllToAll, sent), expected);
+    }
+    logs[member] = log.Told();
+  }
+  return logs;
+}
+
+// In the first, which is told whole, both ends are named.
+TEST(CallLogTest, AllToAllsThatDifferAreFoundByTheirSumsToo) {
+  constexpr int kMembers = 300;
+  std::vector<int> ranks(kMembers);
+  for (int member = 0; member < kMembers; ++member) ranks[member] = member;
+  EXPECT_EQ(FindDisagreement("ep", ranks, AllToAlls(kMembers, /*num_calls=*/8, /*wrong=*/0)), std::nullopt);
+  const std::string first =
+      FindDisagreement("ep", ranks, AllToAlls(kMembers, /*num_calls=*/8, /*wrong=*/1)).value_or("");
+  EXPECT_NE(first.find(": rank 5 sends 1000005064 elements to rank 9, which expects 1000005065"),
+            std::string::npos)
+      << first.substr(0, 200);
+  CallLogs logs = AllToAlls(kMembers, /*num_calls=*/8, /*wrong=*/8);
+  // 9e4 pairs of 1e9 + 8, and 1007 times the sum of 0 to 299, 44850, for each of 300.
+  EXPECT_EQ(FindDisagreement("ep", ranks, logs),
+            "group 'ep', collective #8: the members send 90013549905000 elements in all, and expect "
+            "90013549905001");
+  logs[3].reset();  // the sums say nothing where one is not known
+  EXPECT_EQ(FindDisagreement("ep", ranks, logs), std::nullopt);
+}
+
+// Members at different calls tell different ones whole.
+TEST(CallLogTest, ACallThatOneTellsWholeAgreesWithTheSameInShort) {
+  constexpr int kCalls = 20;
+  CallLog ahead, behind, different;
+  for (int call = 1; call <= kCalls; ++call) {
+    const std::vector<int64_t> counts = Uneven(/*num_members=*/600, call);
+    ahead.AddCall(Of(CollectiveKind::kAllGather, counts), {});
+    behind.AddCall(Of(CollectiveKind::kAllGather, counts), {});
+    std::vector<int64_t> other = counts;
+    if (call == 12) std::swap(other[0], other[1]);  // of one sum
+    different.AddCall(Of(CollectiveKind::kAllGather, other), {});
+  }
+  ahead.Done(CollectiveKind::kAllGather, 12);
+  EXPECT_EQ(FindDisagreement("dp", {0, 1}, {ahead.Told(), behind.Told()}), std::nullopt);
+  const std::string text = FindDisagreement("dp", {0, 1}, {ahead.Told(), different.Told()}).value_or("");
+  EXPECT_EQ(text.find("group 'dp', collective #12: rank 0 called all_gather(f32, "), 0u)
+      << text.substr(0, 200);
+  EXPECT_LT(text.size(), 300u);
+}
+
 TEST(CallLogTest, WhatIsNoLogIsRefused) {
   // The last three have one call, whose counts are 5 and 5 and then too few, too many, or less than none.
   for (const char* text : {"12", "x y ", "1 0 1 1 1 0 0 0 0 0 2 5 5 ", "1 0 1 1 1 0 0 0 0 0 2 5 5 1 0 0 0 ",
