@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <type_traits>
 #include <utility>
 
@@ -31,6 +32,14 @@ void PutAll(std::string* out, const Numbers& numbers) {
     while (i + 1 < numbers.size() && numbers[i + 1] == numbers[i]) ++i;
     Put(out, static_cast<int64_t>(i - second));
   }
+}
+
+// How long the text of a call's counts is.
+size_t LengthOfCounts(const CallLog::Call& call) {
+  std::string text;
+  PutAll(&text, call.descriptor.counts);
+  PutAll(&text, call.receive_counts);
+  return text.size();
 }
 
 // Of which of a row's things the text tells, and how many follow.
@@ -96,6 +105,23 @@ const CallLog::Tail<CallLog::Packet>& CallLog::Find(const Tails& tails, int peer
   return found == tails.end() ? kNone : found->second;
 }
 
+CallLog::Call CallLog::Call::Short() const {
+  if (is_short) return *this;
+  const auto sum = [](const auto& counts) {
+    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  };
+  Call call = {.descriptor = descriptor, .receive_counts = {}, .is_short = true};
+  call.descriptor.counts = {sum(descriptor.counts)};
+  if (descriptor.kind == CollectiveKind::kAllToAll) {
+    call.receive_counts = {sum(receive_counts)};
+    return call;
+  }
+  for (const int64_t count : descriptor.counts) {
+    for (const int shift : {0, 32}) call.descriptor.Mix(static_cast<uint32_t>(count >> shift));
+  }
+  return call;
+}
+
 void CallLog::AddBatch(uint64_t sequence, int rank, absl::Span<const Message> sends,
                        absl::Span<const Message> receives) {
   const auto add = [&](const Message& message, Tails* tails) {
@@ -117,6 +143,25 @@ void CallLog::Done(CollectiveKind kind, uint64_t sequence) {
   }
 }
 
+// Whatever is not the oldest under way is seldom what differs, and then the sums tell so, too.
+void CallLog::ShortenCounts(Tail<Call>* calls) {
+  constexpr size_t kFew = 64;  // bytes: shorter counts stay
+  size_t left = size_t{32} << 10;
+  const auto shorten = [&](uint64_t number) {
+    Call& call = calls->there[number - calls->first];
+    const size_t length = LengthOfCounts(call);
+    if (length <= kFew) return;
+    if (length <= left) {
+      left -= length;
+    } else {
+      call = call.Short();
+    }
+  };
+  const uint64_t behind = std::min(calls->num_done + 2, calls->end());  // the oldest that has not ended
+  for (uint64_t number = behind; number > calls->first; --number) shorten(number - 1);
+  for (uint64_t number = behind; number < calls->end(); ++number) shorten(number);
+}
+
 CallLog CallLog::Told(size_t kept) const {
   constexpr uint64_t kUnderWay = 128;
   const auto told = [&](const auto& row, const auto& belong_together) {
@@ -131,6 +176,7 @@ CallLog CallLog::Told(size_t kept) const {
   };
   CallLog log;
   log.calls_ = told(calls_, [](const Call&, const Call&) { return false; });
+  ShortenCounts(&log.calls_);
   const auto is_one_batch = [](const Packet& a, const Packet& b) { return a.sequence == b.sequence; };
   for (const auto& [peer, tail] : sent_) log.sent_[peer] = told(tail, is_one_batch);
   for (const auto& [peer, tail] : received_) log.received_[peer] = told(tail, is_one_batch);
@@ -149,6 +195,7 @@ std::string CallLog::Encode() const {
     Put(&out, static_cast<int64_t>(call.descriptor.fingerprint));
     PutAll(&out, call.descriptor.counts);
     PutAll(&out, call.receive_counts);
+    Put(&out, int64_t{call.is_short});
   }
   for (const Tails* tails : {&sent_, &received_}) {
     Put(&out, static_cast<int64_t>(tails->size()));
@@ -178,6 +225,7 @@ CallLog CallLog::Decode(absl::string_view text) {
     call.descriptor.fingerprint = static_cast<uint32_t>(reader.Number());
     call.descriptor.counts = reader.All<CollectiveDescriptor::Counts>();
     call.receive_counts = reader.All<std::vector<int64_t>>();
+    call.is_short = reader.Number() != 0;
     log.calls_.there.push_back(std::move(call));
   }
   for (Tails* tails : {&log.sent_, &log.received_}) {
@@ -243,7 +291,9 @@ class Comparison {
 
   static bool Agrees(const CallLog::Call& a, const CallLog::Call& b) {
     if (a.descriptor.kind != b.descriptor.kind || a.descriptor.dtype != b.descriptor.dtype) return false;
-    return a.descriptor.kind == CollectiveKind::kAllToAll || a.descriptor == b.descriptor;
+    if (a.descriptor.kind == CollectiveKind::kAllToAll) return true;
+    return a.is_short == b.is_short ? a.descriptor == b.descriptor
+                                    : a.Short().descriptor == b.Short().descriptor;
   }
 
   std::optional<std::string> Collective(uint64_t number) const {
@@ -254,9 +304,18 @@ class Comparison {
       if (!Agrees(*At(known, number), *At(member, number))) return Text(number, known, member, "");
     }
     if (known < 0 || At(known, number)->descriptor.kind != CollectiveKind::kAllToAll) return std::nullopt;
+    if (std::optional<std::string> text = Pair(number)) return text;
+    return Sums(number);
+  }
+
+  // Both ends of an all-to-all between which counts differ, of those that are told whole.
+  std::optional<std::string> Pair(uint64_t number) const {
+    const auto is_whole = [&](int member) {
+      return At(member, number) != nullptr && !At(member, number)->is_short;
+    };
     for (int from = 0; from < size_; ++from) {
       for (int to = 0; to < size_; ++to) {
-        if (At(from, number) == nullptr || At(to, number) == nullptr) continue;
+        if (!is_whole(from) || !is_whole(to)) continue;
         const int64_t sent = At(from, number)->descriptor.counts[to];
         const int64_t expected = At(to, number)->receive_counts[from];
         if (sent == expected) continue;
@@ -268,12 +327,30 @@ class Comparison {
     return std::nullopt;
   }
 
+  // Of an all-to-all that every member has told: what all send is what all expect.
+  std::optional<std::string> Sums(uint64_t number) const {
+    int64_t sent = 0;
+    int64_t expected = 0;
+    for (int member = 0; member < size_; ++member) {
+      if (At(member, number) == nullptr) return std::nullopt;
+      const CallLog::Call call = At(member, number)->Short();
+      sent += call.descriptor.counts[0];
+      expected += call.receive_counts[0];
+    }
+    if (sent == expected) return std::nullopt;
+    return absl::StrCat(OperationText(group_, CollectiveKind::kAllToAll, number), ": the members send ", sent,
+                        " elements in all, and expect ", expected);
+  }
+
   std::string Text(uint64_t number, int a, int b, const std::string& what) const {
+    const bool is_short = At(a, number)->is_short || At(b, number)->is_short;
     const auto called = [&](int member) {
-      return absl::StrCat("rank ", ranks_[member], " called ", At(member, number)->descriptor.ToString());
+      const CallLog::Call& call = *At(member, number);
+      return absl::StrCat("rank ", ranks_[member], " called ",
+                          is_short ? call.Short().descriptor.ToString() : call.descriptor.ToString());
     };
     return absl::StrCat(OperationText(group_, At(a, number)->descriptor.kind, number), ": ", called(a), ", ",
-                        called(b), what);
+                        called(b), what, is_short ? " (sums of counts, and what they are as a number)" : "");
   }
 
   const std::string& group_;

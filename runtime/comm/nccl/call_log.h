@@ -24,8 +24,11 @@ class CallLog {
   struct Call {
     CollectiveDescriptor descriptor;
     std::vector<int64_t> receive_counts;  // all-to-all
+    // In place of counts there is their sum, and, where all members have the same, the fingerprint tells what they are, too.
+    bool is_short = false;
 
     bool operator==(const Call&) const = default;
+    Call Short() const;
   };
   struct Packet {
     uint64_t sequence = 0;  // of its SendRecv batch
@@ -76,10 +79,12 @@ class CallLog {
   const Tail<Packet>& received_from(int peer) const { return Find(received_, peer); }
 
   // What is told to others, and judged by: the same numbers of calls and packets; of each row the last `kept` that have ended
-  // and the first that have not, 128 and all of their first batch.
+  // and the first that have not, 128 and all of their first batch. Where counts differ too much to be told of all calls, it has
+  // those of the oldest call that has not ended and of some before and behind it, as far as 32 KiB go, and of the others their
+  // sums.
   CallLog Told(size_t kept = kKept) const;
 
-  // As text for a store, and back. Short where a call's counts are alike, however many members there are.
+  // As text for a store, and back. What Told gives is short however many members there are, but for messages to many peers.
   // Errors: Internal for what Encode has not made.
   std::string Encode() const;
   static CallLog Decode(absl::string_view text);
@@ -88,6 +93,7 @@ class CallLog {
 
  private:
   using Tails = std::map<int, Tail<Packet>>;
+  static void ShortenCounts(Tail<Call>* calls);
   static const Tail<Packet>& Find(const Tails& tails, int peer);
 
   Tail<Call> calls_;

@@ -166,11 +166,11 @@ TEST(CallLogTest, ACallThatOneTellsWholeAgreesWithTheSameInShort) {
 
 TEST(CallLogTest, WhatIsNoLogIsRefused) {
   // The last three have one call, whose counts are 5 and 5 and then too few, too many, or less than none.
-  for (const char* text : {"12", "x y ", "1 0 1 1 1 0 0 0 0 0 2 5 5 ", "1 0 1 1 1 0 0 0 0 0 2 5 5 1 0 0 0 ",
-                           "1 0 1 1 1 0 0 0 0 0 2 5 5 -1 0 0 0 "}) {
+  for (const char* text : {"12", "x y ", "1 0 1 1 1 0 0 0 0 0 2 5 5 ", "1 0 1 1 1 0 0 0 0 0 2 5 5 1 0 0 0 0 ",
+                           "1 0 1 1 1 0 0 0 0 0 2 5 5 -1 0 0 0 0 "}) {
     EXPECT_NE(MessageOf([&] { CallLog::Decode(text); }).find("not a call log"), std::string::npos) << text;
   }
-  EXPECT_EQ(CallLog::Decode("1 0 1 1 1 0 0 0 0 0 2 5 5 0 0 0 0 ").calls().At(1)->descriptor.counts,
+  EXPECT_EQ(CallLog::Decode("1 0 1 1 1 0 0 0 0 0 2 5 5 0 0 0 0 0 ").calls().At(1)->descriptor.counts,
             (CollectiveDescriptor::Counts{5, 5}));
 }
 
