@@ -76,6 +76,7 @@ std::optional<RankStatus> ParseAnswer(const std::optional<std::string>& text, in
 Watchdog::Watchdog(int world_size, Store* store, WatchdogOptions options)
     : world_size_(world_size), store_(store), options_(std::move(options)) {
   if (!options_.tell) options_.tell = TellStderr;
+  if (!options_.now) options_.now = std::chrono::steady_clock::now;
   options_.interval = std::max(ClampTimeout(options_.interval), std::chrono::milliseconds(1));
   // What is told doubles from there: 0 would stay 0.
   options_.tell_after = std::max(options_.tell_after, options_.interval);
@@ -161,10 +162,10 @@ std::optional<std::vector<RankReport>> Watchdog::Ask(const std::vector<RankStatu
 // Not all at once: of thousands that takes longer than a rank may be held up that ends meanwhile (Forget), and than others wait
 // for a sign.
 bool Watchdog::ReadAnswers() {
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = options_.now();
   if (!turn_began_at_.has_value()) turn_began_at_ = begin;
   while (!unread_.empty()) {
-    if (std::chrono::steady_clock::now() - begin > options_.interval) return false;
+    if (options_.now() - begin > options_.interval) return false;
     const int rank = unread_.back();
     if (ranks_.count(rank) == 0 && gone_.count(rank) == 0) {
       std::optional<RankStatus> answer = ParseAnswer(store_->TryGet(StatusKey(rank)), *own_call_);
@@ -187,7 +188,7 @@ bool Watchdog::ReadAnswers() {
 
 void Watchdog::TellThatItReads() {
   if (call_ != *own_call_) return;  // another has called since
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = options_.now();
   if (now - call_came_at_ < kSignIntervals * options_.interval) return;
   const std::string text = absl::StrCat(call_, " ", ranks_.begin()->first, " ", ++num_signs_);
   if (store_->CompareSet(kCallKey, call_text_, text) != text) return;
@@ -198,7 +199,7 @@ void Watchdog::TellThatItReads() {
 bool Watchdog::AnotherJudges() const {
   const std::optional<int> caller = CallerOf(call_text_);
   if (!caller.has_value() || ranks_.count(*caller) > 0 || gone_.count(*caller) > 0) return false;
-  return std::chrono::steady_clock::now() - call_came_at_ < kCallIntervals * options_.interval;
+  return options_.now() - call_came_at_ < kCallIntervals * options_.interval;
 }
 
 bool Watchdog::Call() {
@@ -213,7 +214,7 @@ bool Watchdog::Call() {
   std::iota(unread_.rbegin(), unread_.rend(), 0);  // read from the back
   unanswered_.clear();
   turn_began_at_.reset();
-  called_at_ = call_came_at_ = std::chrono::steady_clock::now();
+  called_at_ = call_came_at_ = options_.now();
   return true;
 }
 
@@ -235,7 +236,7 @@ void Watchdog::AnswerCall(const std::vector<RankStatus>& own) {
   call_text_ = *text;
   int64_t call = 0;
   if (!absl::SimpleAtoi(text->substr(0, text->find(' ')), &call)) return;
-  call_came_at_ = std::chrono::steady_clock::now();
+  call_came_at_ = options_.now();
   if (call == call_) return;  // a sign
   call_ = call;
   for (const RankStatus& status : own) {
@@ -249,7 +250,7 @@ std::vector<RankReport> Watchdog::Collect(const std::vector<RankStatus>& own) {
   for (const auto& [rank, how] : gone_) reports[rank].gone = how;
   for (const RankStatus& status : own) reports[status.rank].status = status;
   if (store_ == nullptr) return reports;
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = options_.now();
   for (RankReport& report : reports) {
     if (report.status.has_value() || !report.gone.empty()) continue;
     if (const auto answer = answers_.find(report.rank); answer != answers_.end()) {

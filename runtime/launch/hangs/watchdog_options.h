@@ -17,6 +17,8 @@ struct WatchdogOptions {
   std::chrono::milliseconds tell_after = std::chrono::milliseconds(4000);
   // Where verdicts go, a line each; by default to stderr.
   std::function<void(const std::string& line)> tell = {};
+  // The time by which the answers and the calls of other processes are awaited; by default the steady clock. Any thread.
+  std::function<std::chrono::steady_clock::time_point()> now = {};
 };
 
 }  // namespace weft
