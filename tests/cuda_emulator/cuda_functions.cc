@@ -145,6 +145,7 @@ cudaError_t cudaFree(void* data) {
   Cuda& cuda = TheCuda();
   auto found = cuda.allocations.find(data);
   if (found == cuda.allocations.end()) return Return(cudaErrorInvalidValue);
+  NoteDevice(found->second.device);
   AwaitDevice(lock, found->second.device);
   found = cuda.allocations.find(data);
   cuda.live_bytes -= static_cast<int64_t>(found->second.num_bytes);

@@ -59,7 +59,7 @@ std::vector<bool> OrderingWaits(int64_t pair);
 int64_t NumKernels();
 int64_t NumPending();
 
-// Calls on a stream or an event of another device than the calling thread's. With CUDA each may make a context on the thread's.
+// Calls on a stream, an event or memory of another device than the calling thread's. With CUDA each may make a context on the thread's.
 int64_t NumCallsFromOtherDevices();
 
 // Events that live, and how often one was asked for (cudaEventQuery).

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -150,6 +151,30 @@ TEST_F(CudaDeviceTest, AThreadWithoutADeviceKeepsTheFirstThatItUses) {
     SetCudaDevice(0);
     EXPECT_EQ(device_behind_guard(2), 0);
   }).join();
+}
+
+// Whoever asks for a block that the pool lacks, and whoever lets go of the allocator last, may be a thread that serves another
+// GPU or none: CUDA would make a context there.
+TEST_F(CudaDeviceTest, MemoryGoesBackOnItsOwnDevice) {
+  constexpr int64_t kMebibyte = 1 << 20;
+  cuda_emulator::SetMachine({.num_devices = 2});
+  std::shared_ptr<Allocator> allocator;
+  std::thread([&] {
+    allocator = MakeAllocator({DeviceType::kCuda, 1}, {.cap_bytes = 8 * kMebibyte});
+  }).join();
+  const int64_t before = cuda_emulator::NumCallsFromOtherDevices();
+  std::thread([&] {
+    SetCudaDevice(0);
+    for (const int64_t num_bytes : {6 * kMebibyte, 4 * kMebibyte}) {  // more than the cap together
+      allocator->Deallocate(allocator->Allocate(num_bytes), num_bytes);
+    }
+    EXPECT_EQ(allocator->stats().pooled_bytes, 4 * kMebibyte);
+    int device = -1;
+    CheckCuda(cudaGetDevice(&device), "cudaGetDevice");
+    EXPECT_EQ(device, 0);
+  }).join();
+  std::thread([&] { allocator = nullptr; }).join();
+  EXPECT_EQ(cuda_emulator::NumCallsFromOtherDevices(), before);
 }
 
 __global__ void Doubled(const float* in, float* out, int64_t count) {
