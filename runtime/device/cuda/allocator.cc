@@ -1,7 +1,9 @@
 #include "runtime/device/cuda/allocator.h"
 
 #include <algorithm>
+#include <optional>
 
+#include "runtime/base/error.h"
 #include "runtime/device/cuda/check.h"
 
 namespace weft {
@@ -10,6 +12,14 @@ namespace {
 int MakeCurrent(int device) {
   SetCudaDevice(device);
   return device;
+}
+
+// For what does not throw. Of a device that has failed nothing can be given back, whatever the thread's is.
+void TryToGuard(std::optional<CudaDeviceGuard>* guard, int device) noexcept {
+  try {
+    guard->emplace(device);
+  } catch (const Error&) {
+  }
 }
 
 class PinnedAllocator final : public PooledAllocator {
@@ -43,6 +53,8 @@ CudaAllocator::CudaAllocator(int device, int64_t cap_bytes, bool fill_freed)
 
 // The last owner may be any thread. What is queued may still use the memory.
 CudaAllocator::~CudaAllocator() {
+  std::optional<CudaDeviceGuard> guard;
+  TryToGuard(&guard, device_);
   cudaStreamSynchronize(stream_.ref().handle());
   ReturnPoolToSystem();
 }
@@ -77,7 +89,12 @@ void CudaAllocator::Guard(void* block, int64_t num_bytes, int64_t usable_bytes) 
   cudaMemsetAsync(block, 0xff, static_cast<size_t>(num_bytes), stream_.ref().handle());
 }
 
-void CudaAllocator::ReturnToSystem(void* block, int64_t) noexcept { cudaFree(block); }
+// On whichever thread asks for a block that the pool lacks.
+void CudaAllocator::ReturnToSystem(void* block, int64_t) noexcept {
+  std::optional<CudaDeviceGuard> guard;
+  TryToGuard(&guard, device_);
+  cudaFree(block);
+}
 
 std::shared_ptr<Allocator> MakePinnedAllocator(bool fill_freed) {
   return std::make_shared<PinnedAllocator>(fill_freed);
