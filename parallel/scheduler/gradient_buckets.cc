@@ -312,8 +312,7 @@ void GradientBuckets::Issue(Bucket& bucket) {
   const PathGuard path(context_.state(), bucket.path_id);
   const PurposeGuard purpose(context_.state(), Purpose::kGrad);
   const MemoryKindGuard kind(*context_.allocator(), MemoryKind::kGrad);
-  // A GPU's lane keeps whole gradients until the rank's stream waits for it: the host issues all of backward ahead.
-  if (Shrinks(bucket) && outstanding_) std::exchange(outstanding_, nullptr)->Settle();
+  if (IsBounded(bucket) && outstanding_) std::exchange(outstanding_, nullptr)->Settle();
   if (!moved.empty()) IssueMoves(bucket, moved);
   if (!compressed.empty()) IssueCompressed(bucket, compressed);
 }
@@ -331,7 +330,7 @@ void GradientBuckets::IssueMoves(const Bucket& bucket, const std::vector<int>& m
     });
   }
   std::vector<DTensor> results = RedistributeEach(moves, options_.lane);
-  if (Shrinks(bucket)) outstanding_ = results[0].impl()->pending();
+  if (IsBounded(bucket)) outstanding_ = results[0].impl()->pending();
   SumReplicas(moves, moved, &results);
   BringToHost();
   for (size_t i = 0; i < moved.size(); ++i) {
@@ -359,13 +358,13 @@ void GradientBuckets::BringToHost() {
 }
 
 void GradientBuckets::IssueCompressed(const Bucket& bucket, const std::vector<int>& compressed) {
-  const bool shrinks = Shrinks(bucket);
+  const bool is_bounded = IsBounded(bucket);
   std::vector<ArrivedGradient> gradients;
   for (const int index : compressed)
     gradients.push_back({index, std::exchange(leaves_[index].gradient, DTensor())});
   std::vector<DTensor> sums =
       compression_->Reduce(std::move(gradients), options_.lane, options_.replica_lane);
-  if (shrinks) outstanding_ = compression_->first_sums();
+  if (is_bounded) outstanding_ = compression_->first_sums();
   BringToHost();
   for (size_t i = 0; i < sums.size(); ++i) Leave(leaves_[compressed[i]], compressed[i], std::move(sums[i]));
 }

@@ -72,9 +72,10 @@ struct BucketOptions {
 //
 // Cost:    per pass that syncs: of each gradient the redistribution to its layout. After a pass that notes the order: one
 //          all-reduce of 8 bytes per leaf; with find_unused, one of 16 bytes per leaf, and 16 more, in every pass.
-// Memory:  gradients of a bucket stay until it has moved. Where less than these rests here (units, ZeRO), the next such bucket
-//          waits for that: whole gradients are those of one bucket on its way, and those that are not issued yet. A
-//          reduction to the layout that a gradient has works in its place. What is to rest on the host
+// Memory:  gradients of a bucket stay until it has moved. Where less than these rests here (units; on a GPU ZeRO, too), the next
+//          such bucket waits for that: whole gradients are those of one bucket on its way, and those that are not issued
+//          yet. On CPUs ZeRO's do not wait: whole are those that the lane has not come to yet, as under DDP. A reduction to
+//          the layout that a gradient has works in its place. What is to rest on the host
 //          (LeafNode::on_host) is brought there when the next bucket is on its way, so that two buckets of it are on the
 //          device. With find_unused nothing moves before the pass's end: all gradients stay until then, whole ones of all
 //          units.
@@ -151,8 +152,12 @@ class GradientBuckets final : public GradientSink {
   void Issue(Bucket& bucket);
   void IssueMoves(const Bucket& bucket, const std::vector<int>& moved);
   void IssueCompressed(const Bucket& bucket, const std::vector<int>& compressed);
-  // Whether less rests here of any of its gradients than was made: memory that is free once the bucket has moved.
-  bool Shrinks(const Bucket& bucket) const {
+  // Whether it waits until the one before it, of which this holds too, has moved: since less rests here of any of its
+  // gradients than was made. Of ZeRO only on a GPU, whose host issues all of backward ahead of the lane, which keeps whole
+  // gradients until the rank's stream waits for it. On CPUs backward itself would stand still.
+  bool IsBounded(const Bucket& bucket) const {
+    const bool is_unit = leaves_[bucket.leaves[0]].spec.unit >= 0;
+    const bool is_ahead = context_.allocator()->device().type != DeviceType::kCpu;
     const auto shrinks = [this](int index) {
       const BucketLeaf& spec = leaves_[index].spec;
       const DTensor& gradient = leaves_[index].gradient;
@@ -160,7 +165,8 @@ class GradientBuckets final : public GradientSink {
       const AxisList axes = gradient.layout().PartialAxes();
       return std::any_of(axes.begin(), axes.end(), [&](int axis) { return spec.layout.IsShard(axis); });
     };
-    return !options_.holds_all && std::any_of(bucket.leaves.begin(), bucket.leaves.end(), shrinks);
+    return (is_unit || is_ahead) && !options_.holds_all &&
+           std::any_of(bucket.leaves.begin(), bucket.leaves.end(), shrinks);
   }
   void Leave(const Leaf& leaf, int index, DTensor result);
   void SumReplicas(const std::vector<EachMove>& moves, const std::vector<int>& moved,
@@ -178,7 +184,7 @@ class GradientBuckets final : public GradientSink {
   size_t next_ = 0;  // bucket to issue
   std::vector<std::pair<int, DTensor>>
       to_host_;                             // leaves and what they get of the last bucket that was issued
-  IntrusivePtr<PendingMoves> outstanding_;  // of one that shrinks: the next such waits for it
+  IntrusivePtr<PendingMoves> outstanding_;  // of a bounded one: the next such waits for it
   std::unique_ptr<GradientCompression> compression_;
   std::function<void(int)> observer_;
 };
