@@ -1,12 +1,16 @@
 // Where gradients lie on their way, and how often they move.
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/autograd/backward.h"
+#include "dtensor/autograd/recompute.h"
 #include "dtensor/functions.h"
+#include "dtensor/redistribution/implicit.h"
 #include "dtensor/tape/saved_value.h"
 #include "dtensor/tape/tape_node.h"
 #include "gmock/gmock.h"
@@ -132,6 +136,51 @@ TEST(GradientLayoutTest, TensorParallelPairOverShardedData) {
               // bias, down, up over dp, and the input over tp; each at its leaf.
               "all_reduce dp grad, all_reduce dp grad, all_reduce dp grad, all_reduce tp grad");
     for (const DTensor& leaf : {x, up, down, bias}) EXPECT_EQ(leaf.grad().layout(), leaf.layout());
+  });
+}
+
+// Terms that the leaf's dtype may not hold are summed as they come, beside those of other uses, and cast behind that: no move
+// is the cast's own.
+TEST(GradientLayoutTest, ALeafThatIsCastIsReducedOnce) {
+  struct Row {
+    DType own, wide;
+    double first, second;  // rank 0's term, and rank 1's
+  };
+  OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
+    const ImplicitRedistributionGuard forbid(context->state(), ImplicitRedistribution::kForbid);
+    for (const Row& row :
+         {Row{DType::kF16, DType::kF32, 70000, -69999}, Row{DType::kF16, DType::kBF16, 66048, -65536},
+          Row{DType::kF32, DType::kF64, 0x1p130, 0x1p100 - 0x1p130}}) {
+      SCOPED_TRACE(absl::StrCat(DTypeName(row.own), " cast to ", DTypeName(row.wide)));
+      const auto terms = [&](DType dtype, double first, double second) {
+        return Lay(context, FromDoubles(dtype, {2, 3}, {first, first, first, second, second, second}),
+                   "[dp, -]");
+      };
+      const DTensor x = terms(row.wide, row.first, row.second), ones = terms(row.own, 1, 1);
+      const DTensor start = Lay(context, WholeNumbers(row.own, {3, 3}), "[-, -]");
+      const auto cast_use = [&](const DTensor& w) { return Sum(MatMul(x, Cast(w, row.wide))); };
+      const auto both_uses = [&](const DTensor& w) {
+        return cast_use(w) + Cast(Sum(MatMul(ones, w)), row.wide);
+      };
+      const auto recomputed = [&](const DTensor& w) {
+        return Recompute([&](const DTensors& in) -> DTensors { return {cast_use(in[0])}; }, {w})[0];
+      };
+      const auto expect = [&](double sum, const DTensor& gradient) {
+        EXPECT_EQ(gradient.dtype(), row.own);
+        EXPECT_EQ(gradient.FullTensor().ToVector<double>(),
+                  FromDoubles(row.own, {9}, std::vector<double>(9, sum)).ToVector<double>());
+      };
+      const double of_cast = row.first + row.second;
+      const std::pair<std::function<DTensor(const DTensor&)>, double> losses[] = {
+          {cast_use, of_cast}, {both_uses, of_cast + 2}, {recomputed, of_cast}};
+      for (const auto& [loss, sum] : losses) {
+        const DTensor w = start.RequiresGrad();
+        EXPECT_EQ(MovedBy(loss(w)), "all_reduce dp grad");
+        expect(sum, w.grad());
+      }
+      const DTensor w = start.RequiresGrad();
+      expect(of_cast + 2, Grad({both_uses(w)}, {w}, {.create_graph = true})[0]);
+    }
   });
 }
 

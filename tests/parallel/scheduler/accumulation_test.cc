@@ -11,11 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
+#include "dtensor/redistribution/implicit.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
 #include "runtime/base/error.h"
 #include "runtime/launch/run_ranks.h"
+#include "runtime/tensor/copy.h"
 #include "tests/message_of.h"
 #include "tests/parallel/scheduler/chain.h"
 
@@ -154,6 +156,42 @@ TEST_P(AccumulationTest, APassThatFailsLeavesNothing) {
   }
 }
 
+// A row per rank, of numbers that f16 does not hold. Their sum is 1.
+DTensor LargeRows(World& world, const IntrusivePtr<MeshContext>& context) {
+  const std::vector<float> row(kDim, world.rank() == 0 ? 70000 : -69999);
+  return DTensor::FromLocal(context, Tensor::FromValues<float>({1, kDim}, row), Layout(2, 1).WithShard(0, 0),
+                            {2, kDim});
+}
+
+// The gradient of a parameter of halves that the model casts waits for its bucket with the terms in f32, also under NoSync.
+TEST_P(AccumulationTest, WhatAModelCastsMovesInItsBucketAlone) {
+  const bool holds_back = GetParam() == "ddp" || GetParam() == "zero1";
+  RunRanks(2, [&](World& world) {
+    Chain model;
+    const auto context =
+        Parallelize(model, world, DeviceMesh::Parse("dp=2"), PlanNamed(GetParam()), {.dtype = DType::kF16});
+    const DTensor x = LargeRows(world, context);
+    const ImplicitRedistributionGuard forbid(context->state(), ImplicitRedistribution::kForbid);
+    // Returns how often the pass moves anything but whole parameters, and the order of arrival.
+    const auto pass = [&] {
+      world.ledger().Clear();
+      Backward(Sum(MatMul(x, Cast(model.own.Value(), DType::kF32))));
+      int64_t calls = 0;
+      for (const LedgerEntry& entry : world.ledger().entries()) {
+        const auto purpose = static_cast<Purpose>(entry.tag.purpose);
+        if (purpose != Purpose::kParam && purpose != Purpose::kMetric) calls += entry.calls;
+      }
+      return calls;
+    };
+    {
+      const NoSync no_sync(context->state());
+      EXPECT_EQ(pass(), holds_back ? 0 : 1);
+    }
+    EXPECT_EQ(pass(), 1);
+    EXPECT_EQ(GradientsOf(model).at("own"), std::vector<double>(kDim * kDim, 2));
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Plans, AccumulationTest, testing::Values("ddp", "zero1", "zero2", "fsdp"),
                          [](const auto& info) { return info.param; });
 
@@ -169,6 +207,29 @@ TEST(FindUnusedTest, APassBeforeTheLastReachesItOnOneRankAlone) {
     const DTensor& gradient = model.blocks[1]->weight.grad();
     ASSERT_TRUE(gradient.defined());
     EXPECT_GT(Sum(Square(gradient)).Item(), 0);
+  });
+}
+
+// They may differ in the dtype of what comes, too: it is summed in the widest.
+TEST(FindUnusedTest, AParameterIsCastOnOneRankAlone) {
+  RunRanks(3, [](World& world) {
+    Chain model;
+    Plan plan = PlanNamed("ddp");
+    plan.set_scheduler({.find_unused = true});
+    const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=3"), plan, {.dtype = DType::kF16});
+    // Of ranks 0 and 1; rank 2 reaches another parameter.
+    const bool is_first = world.rank() == 0;
+    const DType dtype = is_first ? DType::kF32 : DType::kF16;
+    const DTensor x = DTensor::FromLocal(
+        context,
+        CastTensor(
+            Tensor::FromValues<double>({1, kDim}, std::vector<double>(kDim, is_first ? 60001 : -60000)),
+            dtype, context->allocator()),
+        Layout(2, 1).WithShard(0, 0), {3, kDim});
+    const DTensor weight = (world.rank() == 2 ? model.blocks[0]->weight : model.own).Value();
+    Backward(Sum(MatMul(x, is_first ? Cast(weight, dtype) : weight)));
+    EXPECT_EQ(GradientsOf(model).at("own"), std::vector<double>(kDim * kDim, 1));
+    EXPECT_EQ(GradientsOf(model).at("blocks.0.weight"), std::vector<double>(kDim * kDim, -60000));
   });
 }
 
