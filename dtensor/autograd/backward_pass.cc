@@ -184,7 +184,13 @@ DTensor BackwardPass::Sum(const TapeNode& node, DTensor sum, DTensor gradient) {
     purpose.emplace(context_.state(), Purpose::kGrad);
     planned.emplace(context_.state());
   }
-  if (options_.create_graph) return Call(kAdd, {sum, gradient});
+  if (options_.create_graph) {
+    const DType dtype = WiderOf(sum.dtype(), gradient.dtype());
+    const auto widened = [dtype](const DTensor& x) {
+      return x.dtype() == dtype ? x : Call(kCast, {x}, {.dtype = dtype});
+    };
+    return Call(kAdd, {widened(sum), widened(gradient)});
+  }
   Accumulate(sum, std::move(gradient));
   return sum;
 }

@@ -23,6 +23,7 @@ class InputNode final : public TapeNode {
       : TapeNode(state, {}, /*num_outputs=*/1), outside_(std::move(outside)) {}
 
   bool TakesAnyLayout() const override { return outside_.node->TakesAnyLayout(); }
+  bool TakesTermsIn(DType dtype) const override { return outside_.node->TakesTermsIn(dtype); }
   DType SumDType(DType arriving) const override { return outside_.node->SumDType(arriving); }
   std::string Name() const override { return "input of a recomputed function"; }
   DTensors Backward(MeshContext& /*context*/, absl::Span<const DTensor> /*gradients*/,

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "dtensor/call/execute.h"
+#include "ops/elementwise/cast.h"
 #include "ops/elementwise/elementwise.h"
 
 namespace weft {
@@ -35,6 +36,12 @@ bool AddInPlace(const DTensor& sum, const DTensor& term) {
 void Accumulate(DTensor& sum, DTensor term) {
   if (!sum.defined()) {
     sum = std::move(term);
+  } else if (sum.dtype() != term.dtype()) {
+    const DType dtype = WiderOf(sum.dtype(), term.dtype());
+    const auto widened = [dtype](const DTensor& x) {
+      return x.dtype() == dtype ? x : Execute(kCast, {x}, {.dtype = dtype});
+    };
+    sum = Execute(kAdd, {widened(sum), widened(term)});
   } else if (!AddInPlace(sum, term)) {
     sum = Execute(kAdd, {sum, term});
   }

@@ -11,7 +11,7 @@ namespace weft {
 bool AddInPlace(const DTensor& sum, const DTensor& term);
 
 // One more term of a gradient: `sum` is `term` if it was undefined, otherwise their sum; in place, where
-// nobody else holds `sum`. Records nothing.
+// nobody else holds `sum`. Of two floating dtypes in the wider, f32 of f16 and bf16. Records nothing.
 void Accumulate(DTensor& sum, DTensor term);
 
 }  // namespace weft

@@ -7,12 +7,6 @@
 namespace weft {
 namespace {
 
-// Of two floating dtypes the wider, f32 of f16 and bf16; otherwise `a`.
-DType WiderOf(DType a, DType b) {
-  if (a == b || !IsFloating(a) || !IsFloating(b) || ItemSize(a) > ItemSize(b)) return a;
-  return ItemSize(a) < ItemSize(b) ? b : DType::kF32;
-}
-
 bool MayCast(const DTensor& x) {
   return x.defined() && IsFloating(x.dtype()) && x.dtype() != DType::kF64 && Autocasts(x);
 }

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "ops/elementwise/cast.h"
+
 namespace weft {
 namespace {
 
@@ -13,6 +15,7 @@ class CastNode final : public TapeNode {
       : TapeNode(state, Edges{std::move(edge)}, /*num_outputs=*/1), dtype_(dtype) {}
 
   bool TakesAnyLayout() const override { return true; }
+  bool TakesTermsIn(DType dtype) const override { return KeepsTerms(dtype, dtype_); }
   DType SumDType(DType /*arriving*/) const override { return dtype_; }
   std::string Name() const override { return "cast"; }
   DTensors Backward(MeshContext& /*context*/, absl::Span<const DTensor> gradients,

@@ -19,7 +19,7 @@ namespace {
 class TensorLeafNode final : public LeafNode {
  public:
   TensorLeafNode(const DTensor& value, const Layout& gradient)
-      : LeafNode(value.context()->state(), /*name=*/"", gradient),
+      : LeafNode(value.context()->state(), /*name=*/"", gradient, value.dtype()),
         context_(value.context()),
         value_layout_(value.layout()),
         type_(value.type()) {}

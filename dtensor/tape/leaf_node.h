@@ -19,13 +19,14 @@ namespace weft {
 // `gradient`; by the leaf itself, or by its sink.
 class LeafNode : public TapeNode {
  public:
-  // `dtype`: what terms that come in another are cast to; as they come if not given.
+  // `dtype`: what terms that come in another are cast to, once they have been brought to rest; as they come if not given.
   LeafNode(RankState& state, std::string name, const Layout& layout,
            std::optional<DType> dtype = std::nullopt)
       : TapeNode(state, {}, /*num_outputs=*/1), name_(std::move(name)), layout_(layout), dtype_(dtype) {}
   ~LeafNode() override;
 
   bool TakesAnyLayout() const override { return true; }
+  bool TakesTermsIn(DType /*dtype*/) const override { return dtype_.has_value(); }
   std::string Name() const override { return name_; }
   DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients, const NodeRun& run) override;
   GradientSink* sink() const override { return sink_.get(); }

@@ -129,14 +129,20 @@ class TapeGradContext final : public GradContextBase {
     return Hold(recorded ? node_.WithHistory(unpacked, value, *saved) : std::move(unpacked));
   }
   bool Wants(int operand) const override { return node_.Wants(operand, run_); }
+  bool TakesTerms(int operand, Value gradient) const override {
+    const DTensor& value = values_[gradient.id];
+    return value.layout().HasPartial() && node_.edges()[operand].node->TakesTermsIn(value.dtype());
+  }
   int num_operands() const override { return static_cast<int>(results_.size()); }
   int num_outputs() const override { return node_.num_outputs(); }
   const TensorType& operand_type(int operand) const override { return node_.plan().operand_types[operand]; }
   const TensorType& output_type(int output) const override { return node_.plan().output_types[output]; }
   void SetGrad(int operand, Value gradient) override {
     const DTensor& value = values_[gradient.id];
-    WEFT_CHECK(value.type() == operand_type(operand), node_.op().name(), ": the gradient of operand ",
-               operand, " is ", value.type().ToString(), ", expected ", operand_type(operand).ToString());
+    const TensorType& type = operand_type(operand);
+    const bool fits = value.type() == type || (value.shape() == type.shape && TakesTerms(operand, gradient));
+    WEFT_CHECK(fits, node_.op().name(), ": the gradient of operand ", operand, " is ",
+               value.type().ToString(), ", expected ", type.ToString());
     results_[operand] = value;
   }
   const void* erased_attributes() const override { return node_.plan().attributes.get(); }

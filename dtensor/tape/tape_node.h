@@ -58,6 +58,10 @@ class TapeNode : public RefCounted<TapeNode> {
   // rest.
   virtual bool TakesAnyLayout() const { return false; }
 
+  // Whether that holds of terms in another dtype than the operand's, too: they are summed as they come, in the widest dtype
+  // of them, and cast behind that.
+  virtual bool TakesTermsIn(DType /*dtype*/) const { return false; }
+
   // Whether a pass runs it although no gradient has arrived: other ranks do, too, and exchange messages in it.
   virtual bool RunsUnreached() const { return false; }
 

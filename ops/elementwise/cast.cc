@@ -24,7 +24,11 @@ void Backward(GradContext<CastAttributes, NoScalars>& ctx) {
   if (!ctx.grad().defined() || !ctx.Wants(0)) return;
   const DType dtype = ctx.operand_type(0).dtype;
   Value dy = ctx.grad();
-  if (!KeepsTerms(ctx.TypeOf(dy).dtype, dtype)) dy = ctx.Emit(kSettle, {dy});
+  if (!KeepsTerms(ctx.TypeOf(dy).dtype, dtype)) {
+    // A parameter's is summed with all that comes for it, once, and with its bucket.
+    if (ctx.TakesTerms(0, dy)) return ctx.SetGrad(0, dy);
+    dy = ctx.Emit(kSettle, {dy});
+  }
   ctx.SetGrad(0, ctx.Emit(kCast, {dy}, {.dtype = dtype}));
 }
 

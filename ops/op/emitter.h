@@ -101,12 +101,16 @@ class GradContextBase : public Emitter {
   virtual Value saved(absl::string_view name) = 0;
   // Whether the gradient of operand `operand` is wanted. Compute nothing that is not.
   virtual bool Wants(int operand) const = 0;
+  // Whether a gradient of an operand that is wanted may be delivered in its own dtype, not the operand's: it is Partial, and
+  // where it goes its terms are summed first, and cast behind that.
+  virtual bool TakesTerms(int /*operand*/, Value /*gradient*/) const { return false; }
   virtual int num_operands() const = 0;
   virtual int num_outputs() const = 0;
   // Types of the operands and outputs of the call, saved or not.
   virtual const TensorType& operand_type(int operand) const = 0;
   virtual const TensorType& output_type(int output) const = 0;
-  // Delivers the gradient of an operand: the gradient of the global value, of the operand's type.
+  // Delivers the gradient of an operand: the gradient of the global value, of the operand's type, but for the dtype where
+  // TakesTerms says so.
   virtual void SetGrad(int operand, Value gradient) = 0;
 
   virtual const void* erased_attributes() const = 0;
@@ -131,6 +135,7 @@ class GradContext {
   Value grad(int output = 0) { return base_.grad(output); }
   Value saved(absl::string_view name) { return base_.saved(name); }
   bool Wants(int operand) const { return base_.Wants(operand); }
+  bool TakesTerms(int operand, Value gradient) const { return base_.TakesTerms(operand, gradient); }
   int num_operands() const { return base_.num_operands(); }
   int num_outputs() const { return base_.num_outputs(); }
   const TensorType& operand_type(int operand) const { return base_.operand_type(operand); }

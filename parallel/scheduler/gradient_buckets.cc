@@ -7,12 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/call/accumulate.h"
 #include "dtensor/call/execute.h"
-#include "dtensor/redistribution/agreement.h"
 #include "dtensor/redistribution/implicit.h"
-#include "mesh/layout_words.h"
 #include "mesh/redistribution/mesh_transfer.h"
 #include "mesh/shard_math.h"
 #include "ops/elementwise/cast.h"
+#include "parallel/scheduler/bucket_agreement.h"
 #include "parallel/scheduler/bucket_cut.h"
 #include "parallel/scheduler/bucket_name.h"
 #include "parallel/scheduler/move_subject.h"
@@ -20,12 +19,6 @@
 #include "runtime/tensor/copy.h"
 
 namespace weft {
-namespace {
-
-// What no rank has at a place, for LeastOfAll.
-constexpr int64_t kNever = INT64_MAX;
-
-}  // namespace
 
 GradientBuckets::GradientBuckets(MeshContext& context, std::vector<BucketLeaf> leaves,
                                  const BucketOptions& options)
@@ -153,7 +146,7 @@ void GradientBuckets::StartOver() {
 // Later passes follow the order in which this pass's leaves came. A leaf that is frozen now stays behind the leaf that it
 // stood behind. Others that this pass did not reach come last.
 void GradientBuckets::LearnOrder() {
-  std::vector<int> order = context_.mesh().num_ranks() > 1 ? AgreeOnOrder() : arrivals_;
+  std::vector<int> order = AgreeOnOrder(context_, arrivals_, static_cast<int>(leaves_.size()));
   std::vector<int> last;
   auto place = order.begin();  // behind what stood before
   for (const int leaf : order_) {
@@ -169,31 +162,6 @@ void GradientBuckets::LearnOrder() {
   order_ = std::move(order);
   MakeBuckets();
   learnt_ = true;
-}
-
-// What any rank has at a place is the least of all.
-std::vector<int64_t> GradientBuckets::LeastOfAll(const std::vector<int64_t>& mine) {
-  const Tensor least = Tensor::FromValues<int64_t>({std::ssize(mine)}, mine, context_.allocator());
-  const CommOptions options = {.tag = {static_cast<uint8_t>(Purpose::kMetric), context_.state().path_id()}};
-  AllRanks(context_).AllReduce(least, least, ReduceOp::kMin, options).Wait();
-  return least.ToVector<int64_t>();
-}
-
-// Mesh rank 0's arrivals, then what came on other ranks alone.
-std::vector<int> GradientBuckets::AgreeOnOrder() {
-  const int64_t count = std::ssize(leaves_);
-  const bool is_first = context_.world().rank() == context_.mesh().ranks()[0];
-  std::vector<int64_t> places(count, kNever);
-  for (int64_t i = 0; i < std::ssize(arrivals_); ++i) places[arrivals_[i]] = is_first ? i : count + i;
-  const std::vector<int64_t> agreed = LeastOfAll(places);
-  std::vector<std::pair<int64_t, int>> placed;
-  for (int leaf = 0; leaf < count; ++leaf) {
-    if (agreed[leaf] != kNever) placed.push_back({agreed[leaf], leaf});
-  }
-  std::sort(placed.begin(), placed.end());
-  std::vector<int> order;
-  for (const auto& [place, leaf] : placed) order.push_back(leaf);
-  return order;
 }
 
 // By units, and by size in the order of arrival.
@@ -246,34 +214,21 @@ void GradientBuckets::OrderBuckets() {
   }
 }
 
-// How each leaf's gradient lies where it was reached; no rank may have reached it. A rank whose pass reached no leaf at all is
-// not here, and comes with its next one: so the least and the largest step (as its complement) go along.
-std::vector<int64_t> GradientBuckets::AgreeOnReached() {
-  const size_t num_words = leaves_.size() * kLayoutWords;
-  std::vector<int64_t> words(num_words, kNever);
-  for (size_t i = 0; i < leaves_.size(); ++i) {
-    const DTensor& gradient = leaves_[i].gradient;
-    if (gradient.defined()) PutLayout(gradient.layout(), &words[i * kLayoutWords]);
-  }
-  const auto step = static_cast<int64_t>(context_.state().step());
-  words.insert(words.end(), {step, ~step});
-  const std::vector<int64_t> agreed = LeastOfAll(words);
-  const int64_t first = agreed[num_words], last = ~agreed[num_words + 1];
-  if (first == last) return agreed;
-  Throw(absl::StatusCode::kFailedPrecondition, "find_unused: ranks have met at the end of passes of steps ",
-        first, " to ", last, ", that of rank ", context_.world().rank(), " is of step ", step,
-        ": expected every pass to reach a parameter of the model on every rank");
-}
-
-// Zeros for what was reached on another rank and not here, which lie as it does there.
+// Zeros for what was reached on another rank and not here, which lie as it does there; all in the dtype that ranks agree on.
 void GradientBuckets::AddMissing() {
-  const std::vector<int64_t> agreed = AgreeOnReached();
+  std::vector<OwnGradient> own;
+  for (const Leaf& leaf : leaves_) own.push_back({leaf.gradient, leaf.spec.type.dtype});
+  const std::vector<std::optional<ReachedGradient>> agreed = AgreeOnReached(context_, own);
   for (size_t i = 0; i < leaves_.size(); ++i) {
     Leaf& leaf = leaves_[i];
-    if (leaf.gradient.defined() || agreed[i * kLayoutWords] == kNever) continue;
-    const Layout layout = GetLayout(&agreed[i * kLayoutWords]);
+    if (!agreed[i]) continue;
+    const auto& [layout, dtype] = *agreed[i];
+    if (leaf.gradient.defined()) {
+      if (leaf.gradient.dtype() != dtype) leaf.gradient = Execute(kCast, {leaf.gradient}, {.dtype = dtype});
+      continue;
+    }
     const ShardBox box = LocalBox(leaf.spec.type.shape, layout, context_.mesh(), context_.coordinate());
-    const Tensor zeros = Tensor::Empty(context_.allocator(), leaf.spec.type.dtype, box.shape);
+    const Tensor zeros = Tensor::Empty(context_.allocator(), dtype, box.shape);
     FillTensor(zeros, 0);
     leaf.gradient =
         DTensor::FromLocal(IntrusivePtr<MeshContext>(&context_), zeros, layout, leaf.spec.type.shape);

@@ -71,7 +71,7 @@ struct BucketOptions {
 // from and to (bucket_name.h).
 //
 // Cost:    per pass that syncs: of each gradient the redistribution to its layout. After a pass that notes the order: one
-//          all-reduce of 8 bytes per leaf; with find_unused, one of 16 bytes per leaf, and 16 more, in every pass.
+//          all-reduce of 8 bytes per leaf; with find_unused, one of 24 bytes per leaf, and 16 more, in every pass.
 // Memory:  gradients of a bucket stay until it has moved. Where less than these rests here (units; on a GPU ZeRO, too), the next
 //          such bucket waits for that: whole gradients are those of one bucket on its way, and those that are not issued
 //          yet. On CPUs ZeRO's do not wait: whole are those that the lane has not come to yet, as under DDP. A reduction to
@@ -140,11 +140,8 @@ class GradientBuckets final : public GradientSink {
   void StartOver();
   void BringToHost();
   void LearnOrder();
-  std::vector<int64_t> LeastOfAll(const std::vector<int64_t>& mine);
-  std::vector<int> AgreeOnOrder();
   void MakeBuckets();
   void OrderBuckets();
-  std::vector<int64_t> AgreeOnReached();
   void AddMissing();
   void IssueReady();
   void IssueIfWhole(int unit);

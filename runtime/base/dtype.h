@@ -40,6 +40,12 @@ constexpr bool IsFloating(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kBF16 || dtype == DType::kF16;
 }
 
+// Of two floating dtypes the wider, f32 of f16 and bf16; otherwise `a`.
+constexpr DType WiderOf(DType a, DType b) {
+  if (a == b || !IsFloating(a) || !IsFloating(b) || ItemSize(a) > ItemSize(b)) return a;
+  return ItemSize(a) < ItemSize(b) ? b : DType::kF32;
+}
+
 // "f32", "f64", "bf16", "f16", "i32", "i64", "u8", "bool": the text form in errors, logs and files.
 absl::string_view DTypeName(DType dtype);
 
