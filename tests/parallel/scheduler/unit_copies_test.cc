@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -155,6 +156,48 @@ TEST(UnitCopiesTest, GradientsGoThroughWhatIsFrozen) {
   const std::vector<Tensor> actual = InputGradients(PlanNamed("fsdp"));
   ASSERT_EQ(actual.size(), 2u);
   for (int step = 0; step < 2; ++step) EXPECT_TRUE(AllClose(actual[step], expected[step], 1e-12)) << step;
+}
+
+// The sum of each row of a square, `num_rows` times.
+Tensor RowSums(const DTensor& square, int64_t num_rows) {
+  const std::vector<double> elements = square.FullTensor().ToVector<double>();
+  std::vector<float> sums;
+  for (int64_t i = 0; i < num_rows * kDim; ++i) {
+    const auto row = elements.begin() + i % kDim * kDim;
+    sums.push_back(static_cast<float>(std::accumulate(row, row + kDim, 0.0)));
+  }
+  return Tensor::FromValues<float>({num_rows, kDim}, sums);
+}
+
+// A cast has elements of its own under every plan. What is computed with one from before an update is differentiated with the
+// weights from before it; what was computed with it before that, and would gather them anew, is refused.
+TEST(UnitCopiesTest, ACastFromBeforeAnUpdateStaysWhatItWas) {
+  for (const char* plan : {"ddp", "fsdp"}) {
+    RunRanks(2, [plan](World& world) {
+      Chain model;
+      const auto context =
+          Parallelize(model, world, DeviceMesh::Parse("dp=2"), PlanNamed(plan), {.dtype = DType::kF64});
+      const auto input = [&] {
+        return RandomNormal(context, DType::kF32, {4, kDim}, {}, "x").RequiresGrad();
+      };
+      const auto cast = [&] { return Cast(model.own.Value(), DType::kF32); };
+      Sgd optimizer(model.AllParameters(), {});
+      Backward(LossOf(context, model));
+      const DTensor kept[] = {cast(), Transpose(cast(), 0, 1)};
+      const Tensor expected[] = {RowSums(kept[0], 4), RowSums(kept[1], 4)};
+      const DTensor computed = Sum(MatMul(input(), cast()));
+      optimizer.Step(0.1);
+      for (int i = 0; i < 2; ++i) {
+        const DTensor x = input();
+        Backward(Sum(MatMul(x, kept[i])));
+        EXPECT_TRUE(AllClose(x.grad().FullTensor(), expected[i], 1e-6)) << plan << " " << i;
+      }
+      if (model.own.is_copied()) {
+        EXPECT_THAT(MessageOf([&] { Backward(computed); }),
+                    testing::HasSubstr("but sgd_update has changed it in place since"));
+      }
+    });
+  }
 }
 
 // Blocks whose Forward is not called stay until there is no room for them.
