@@ -39,10 +39,21 @@ DTensor Remake(const CopyOrigin& origin, DType dtype, const Layout& layout) {
   return value.layout() == layout ? value : value.impl()->Moved(layout);
 }
 
+// Whether `value`, which has an origin, is a cast of a copy, or a view of one, that an update has left behind: under every plan
+// it has elements of its own, and they cannot be made again. A copy itself is another matter: where it lies in the
+// parameter's memory it follows that, so that it is no reading of old weights that programs may count on.
+bool IsOutdatedCast(const DTensorImpl& value) {
+  if (value.copied_version() == value.origin->at_rest->version()) return false;
+  for (const CopyOrigin* origin = value.origin.get(); origin->view; origin = origin->view->viewed.get()) {
+    if (origin->view->op->is_remade()) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 SavedValue::SavedValue(DTensorRef value) {
-  if (value->origin) {
+  if (value->origin && !IsOutdatedCast(*value.impl())) {
     value_ = DTensor(value->origin->at_rest);
     copy_ = Copy{value->origin, value->type.dtype, value->layout};
     version_ = value->copied_version();  // forward reads the copy, whatever has become of the parameter

@@ -12,7 +12,8 @@ namespace weft {
 
 // A value that backward will read: kept as it is; where the rank's state says so (RankState::saves_on_host), in the
 // second memory; or, for a parameter's cast or redistributed copy and views and casts of
-// such, as what it was made of and the dtype and layout to bring it to again.
+// such, as what it was made of and the dtype and layout to bring it to again. A cast that an update has left behind is kept as
+// it is.
 class SavedValue {
  public:
   SavedValue() = default;
