@@ -1,10 +1,13 @@
 // Steps whose gradient is not finite: what they change, what the host learns, and how it finds the cause.
 
 #include <cmath>
+#include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "dtensor/context/fold_in_guard.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/layers/layers.h"
 #include "dtensor/nn/linear.h"
@@ -132,6 +135,72 @@ TEST(NonFiniteStepTest, ToLookForTheCauseChangesNothing) {
     EXPECT_NE(after, before);
     trainer.FindNonFinite();
     EXPECT_EQ(buffers(), after);
+  });
+}
+
+// Drops elements, and writes down what is left.
+class Masked : public Module {
+ public:
+  nn::Dropout drop{this, "drop"};
+  Linear down{this, "down", 4, 3};
+  std::vector<std::vector<double>> seen;
+
+ protected:
+  DTensor Forward(const DTensor& x) override {
+    const DTensor masked = drop(x);
+    seen.push_back(masked.ToLocal().ToVector<double>());
+    return down(masked);
+  }
+};
+
+// The masks of a step of `num_parts` parts are those of the search, wherever that is made, though the step ran under `Guard`.
+template <class Guard>
+void ExpectTheMasksOfTheStep(World& world, const std::function<void(Trainer&, Masked&, const DTensor&)>& step,
+                             size_t num_parts) {
+  Masked model;
+  const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=2"), {{"", DataParallel("dp")}},
+                                   {.dtype = DType::kF64});
+  context->state().set_warning_sink([](const std::string&) {});
+  Sgd sgd(model.AllParameters(), {});
+  Trainer trainer(model, sgd, {.schedule = kSchedule});
+  const DTensor x = RandomNormal(context, DType::kF64, {6, 4}, {}, "x");
+  {
+    const Guard guard(context->state(), 40);
+    step(trainer, model, x);
+  }
+  trainer.Flush();
+  const std::vector<std::vector<double>> of_step = std::exchange(model.seen, {});
+  ASSERT_EQ(of_step.size(), num_parts);
+  trainer.FindNonFinite();
+  EXPECT_EQ(model.seen, of_step);
+  // Those of the same step without the guard are others.
+  const NoGradGuard no_grad(context->state());
+  context->state().ResetCallNumbers();
+  model(x);
+  EXPECT_NE(model.seen.back(), of_step[0]);
+}
+
+TEST(NonFiniteStepTest, TheSearchSeesTheMasksOfTheStep) {
+  const auto whole = [](Trainer& trainer, Masked& model, const DTensor& x) {
+    trainer.Step(6, [&model, x] { return Mean(Square(model(x))); });
+  };
+  const auto by_count = [](Trainer& trainer, Masked& model, const DTensor& x) {
+    const auto count = [&](int) { return Full(x.context(), DType::kF64, {}, 18); };
+    trainer.Step(2, count, [&model, x, count = count(0)](int) {
+      return LossSum{Sum(Square(model(x))), count};
+    });
+  };
+  const auto by_rows = [](Trainer& trainer, Masked& model, const DTensor& x) {
+    trainer.Step(
+        2, [](int) -> int64_t { return 6; }, [&model, x](int) { return Mean(Square(model(x))); });
+  };
+  RunRanks(2, [&](World& world) {
+    ExpectTheMasksOfTheStep<BatchOffsetGuard>(world, whole, 1);
+    ExpectTheMasksOfTheStep<BatchOffsetGuard>(world, by_count, 2);
+    ExpectTheMasksOfTheStep<BatchOffsetGuard>(world, by_rows, 2);
+    ExpectTheMasksOfTheStep<FoldInGuard>(world, whole, 1);
+    ExpectTheMasksOfTheStep<FoldInGuard>(world, by_count, 2);
+    ExpectTheMasksOfTheStep<FoldInGuard>(world, by_rows, 2);
   });
 }
 
