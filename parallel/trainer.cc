@@ -45,13 +45,15 @@ DTensor OnMeshOf(const DTensor& like, const DTensor& scalar) { return OnMesh(lik
 // Forward of a step's parts once more, with the random bits that they had.
 template <class Part>
 std::function<void()> ReplayOf(RankState& state, int num_parts, Part part) {
-  return [&state, num_parts, fold = state.random_fold(), part = std::move(part)] {
-    const FoldInGuard same(state, fold);
-    for (int i = 0; i < num_parts; ++i) {
-      state.ResetCallNumbers();
-      part(i);
-    }
-  };
+  return
+      [&state, num_parts, fold = state.random_fold(), offset = state.batch_offset(), part = std::move(part)] {
+        const FoldInGuard same_fold(state, fold);
+        const BatchOffsetGuard same_rows(state, offset);
+        for (int i = 0; i < num_parts; ++i) {
+          state.ResetCallNumbers();
+          part(i);
+        }
+      };
 }
 
 void ThrowIfDrifted(int64_t step, const std::optional<ReplicaDifference>& difference) {
@@ -186,6 +188,7 @@ std::optional<StepMetrics> Trainer::Step(PipelineExecutor& pipeline, std::vector
   }
   records_.Fetch();
   RankState& state = context_.state();
+  // Each microbatch says itself where it begins in the batch.
   const auto forward = [&pipeline, &state, fold = state.random_fold(), parts = std::move(parts)] {
     const FoldInGuard same(state, fold);
     pipeline.ForwardLoss(parts);
