@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dtensor/autograd/backward.h"
+#include "dtensor/autograd/recompute.h"
 #include "dtensor/functions.h"
 #include "dtensor/optim/adamw.h"
 #include "dtensor/optim/sgd.h"
@@ -309,6 +310,32 @@ TEST(OverlapTest, AModelThatIsOnlyRunForwardGathersAhead) {
       EXPECT_EQ(SpansOf(trace, "comm", rank, static_cast<int>(Lane::kParam)).size(), 4u)
           << "rank " << rank << ", freezes " << freezes;
     }
+  }
+}
+
+// A teacher that is asked within a function which is recomputed keeps the order of its forward when backward asks it again.
+TEST(OverlapTest, ATeacherThatIsRecomputedGathersAhead) {
+  Tracer tracer;
+  RunRanks(2,
+           [](World& world) {
+             Chain teacher;
+             const auto context = Parallelize(teacher, world, DeviceMesh::Parse("dp=2"), PlanNamed("fsdp"),
+                                              {.dtype = DType::kF32});
+             const DTensor x = RandomNormal(context, DType::kF32, {4, kDim}, {}, "x").RequiresGrad();
+             const auto loss = [&](const DTensors& in) -> DTensors {
+               std::optional<NoGradGuard> no_grad(context->state());
+               const DTensor wanted = teacher(in[0].Detach());
+               no_grad.reset();
+               return {Mean(Square(in[0] - wanted))};
+             };
+             for (int step = 0; step < 2; ++step) Backward(Recompute(loss, {x})[0]);
+             world.FinishWork();
+           },
+           {.threads_per_rank = 1, .tracer = &tracer});
+  const nlohmann::json trace = nlohmann::json::parse(tracer.ToChromeJson());
+  for (const int rank : {0, 1}) {
+    // The blocks of the second step's forward.
+    EXPECT_EQ(SpansOf(trace, "comm", rank, static_cast<int>(Lane::kParam)).size(), 4u) << "rank " << rank;
   }
 }
 
