@@ -276,6 +276,7 @@ void UnitCopies::EndForward(bool is_trained) noexcept {
     if (Reshards(unit)) Drop(unit);
     if (records) unit.parts.clear();
   }
+  if (context_.state().in_backward()) return;  // recomputed: its uses are the pass's
   std::vector<int> order = std::exchange(records ? this_forward_ : this_evaluation_, {});
   // A model that is trained keeps its passes' order.
   if (backward_order_.empty()) forward_order_ = std::move(order);
