@@ -20,6 +20,17 @@
 namespace weft {
 namespace {
 
+// Whether some parameter of the module, or below it, is trained. Of a model in training the first one says so: nothing is
+// listed, since every call of a root asks.
+bool IsTrained(const Module& module) {
+  const std::vector<Parameter*>& own = module.parameters();
+  const std::vector<Module*>& children = module.children();
+  return std::any_of(
+             own.begin(), own.end(),
+             [](const Parameter* parameter) { return parameter->is_here() && parameter->trainable(); }) ||
+         std::any_of(children.begin(), children.end(), [](const Module* child) { return IsTrained(*child); });
+}
+
 // Tells the units what forward does.
 class UnitObserver final : public ModuleObserver {
  public:
@@ -29,7 +40,7 @@ class UnitObserver final : public ModuleObserver {
 
   void OnLeave() noexcept override {
     for (const int unit : units_) copies_->LeaveModule(unit);
-    if (root_ != nullptr) copies_->EndForward(/*is_trained=*/!root_->TrainableParameters().empty());
+    if (root_ != nullptr) copies_->EndForward(IsTrained(*root_));
   }
 
  private:
