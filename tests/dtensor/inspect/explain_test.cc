@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "mesh/redistribution/price.h"
 #include "ops/elementwise/elementwise.h"
+#include "ops/elementwise/power.h"
 #include "ops/elementwise/select.h"
 #include "ops/normalization/softmax.h"
 #include "ops/optimizer/optimizer_update.h"
@@ -164,6 +165,43 @@ TEST(ExplainTest, ADecompositionIsExplainedCallByCall) {
     const std::vector<Explanation> calls = ExplainCalls(context->state(), [&] { Softmax(x); });
     ASSERT_EQ(calls.size(), 1u);
     EXPECT_EQ(calls[0].ToString(), explanation.ToString());
+  });
+}
+
+TensorTypes InferPower(absl::Span<const TensorType> operands, const NoAttributes&) { return {operands[0]}; }
+std::string PowerRule(absl::Span<const TensorType>, const NoAttributes&) { return "r v!, r v! -> r v!"; }
+Values PowerOfElements(Emitter& emitter, absl::Span<const Value> operands, const NoAttributes&,
+                       const NoScalars&) {
+  return {emitter.Emit(kPow, {operands[0], operands[1]})};
+}
+// a to the power of b, by rows that must be whole, unless it runs as its decomposition.
+constinit const Op<> kRowPower = {{
+    .name = "row_power",
+    .operands = "a b",
+    .infer = InferPower,
+    .rule = PowerRule,
+    .decomposition = PowerOfElements,
+}};
+
+// The one of the decomposition's calls in which it stands twice moves it once.
+TEST(ExplainTest, AnOperandThatStandsTwiceInADecomposedCallMovesOnce) {
+  OnMesh("a=2,b=2", [](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Lay(context, RandomF64({3, 4}, 1, 1, 2), "[-, a] P{b}");
+    const DTensor y = Lay(context, RandomF64({3, 4}, 2, 1, 2), "[-, a] P{b}");
+    int64_t of_one = 0;
+    for (const auto& [b, num_moves] : {std::pair(x, 1), std::pair(y, 2)}) {
+      const Explanation explanation = Explain(kRowPower, {x, b});
+      ASSERT_EQ(explanation.parts.size(), 1u) << explanation;
+      EXPECT_GT(explanation.num_bytes(), 0);
+      if (num_moves == 1) of_one = explanation.num_bytes();
+      EXPECT_EQ(explanation.num_bytes(), num_moves * of_one) << explanation;
+      EXPECT_EQ(BytesMoved(*context, [&, b = b] { Call(kRowPower, {x, b}); }), explanation.num_bytes());
+      const std::vector<Explanation> calls = ExplainCalls(context->state(), [&, b = b] {
+        Call(kRowPower, {x, b});
+      });
+      ASSERT_EQ(calls.size(), 1u);
+      EXPECT_EQ(calls[0].ToString(), explanation.ToString());
+    }
   });
 }
 
