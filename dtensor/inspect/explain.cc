@@ -115,8 +115,14 @@ class Teller {
 // Walks a decomposition on types and layouts alone, explaining each of its calls.
 class ExplainingEmitter final : public Emitter {
  public:
-  ExplainingEmitter(Explanation& whole, const CostModel& cost_model)
-      : whole_(whole), cost_model_(cost_model), types_(whole.types), layouts_(whole.layouts) {}
+  ExplainingEmitter(Explanation& whole, const CostModel& cost_model, absl::Span<const void* const> values)
+      : whole_(whole), cost_model_(cost_model), types_(whole.types), layouts_(whole.layouts) {
+    for (size_t i = 0; i < types_.size(); ++i) {
+      size_t first = values.empty() ? i : 0;
+      while (first < i && values[first] != values[i]) ++first;
+      firsts_.push_back(first);
+    }
+  }
 
   TensorType TypeOf(Value value) const override { return types_[value.id]; }
   const Layout& LayoutOf(Value value) const { return layouts_[value.id]; }
@@ -128,11 +134,10 @@ class ExplainingEmitter final : public Emitter {
     for (Value operand : operands) {
       types.push_back(types_[operand.id]);
       layouts.push_back(layouts_[operand.id]);
-      values.push_back(&types_[operand.id]);
+      values.push_back(&types_[firsts_[operand.id]]);
     }
-    whole_.parts.push_back(
-        ExplainErased(op, types, layouts, attributes, scalars, /*like=*/nullptr, whole_.mesh, cost_model_));
-    CountMovesOnce(values, &whole_.parts.back());
+    whole_.parts.push_back(ExplainErased(op, types, layouts, attributes, scalars, /*like=*/nullptr,
+                                         whole_.mesh, cost_model_, values));
     return Hold(op.Infer(types, attributes), whole_.parts.back().outputs);
   }
 
@@ -176,6 +181,7 @@ class ExplainingEmitter final : public Emitter {
     Values results;
     for (size_t i = 0; i < types.size(); ++i) {
       results.push_back({static_cast<int32_t>(types_.size())});
+      firsts_.push_back(types_.size());
       types_.push_back(types[i]);
       layouts_.push_back(layouts[i]);
     }
@@ -184,9 +190,26 @@ class ExplainingEmitter final : public Emitter {
 
   Explanation& whole_;
   const CostModel& cost_model_;
+  // By value.
+  std::vector<size_t> firsts_;  // the first that is the same tensor
   std::vector<TensorType> types_;
   std::vector<Layout> layouts_;
 };
+
+// A call moves an operand once that stands in it several times and is to lie alike there: leaves out the other moves.
+void CountMovesOnce(absl::Span<const void* const> values, Explanation* explanation) {
+  for (Explanation::Candidate& candidate : explanation->candidates) {
+    for (size_t i = 0; i < std::min(values.size(), candidate.moves.size()); ++i) {
+      for (size_t j = 0; j < i; ++j) {
+        Explanation::Move& move = candidate.moves[i];
+        if (values[j] != values[i] || candidate.moves[j].to != move.to) continue;
+        candidate.transfer_us -= move.us;
+        move = {.to = move.to};
+        break;
+      }
+    }
+  }
+}
 
 }  // namespace
 
@@ -219,7 +242,8 @@ int64_t Explanation::num_bytes() const {
 
 Explanation ExplainErased(const OpDef& op, absl::Span<const TensorType> types,
                           absl::Span<const Layout> layouts, const void* attributes, const void* scalars,
-                          const Layout* like, const DeviceMesh& mesh, const CostModel& cost_model) {
+                          const Layout* like, const DeviceMesh& mesh, const CostModel& cost_model,
+                          absl::Span<const void* const> values) {
   Explanation explanation;
   explanation.op = op.name();
   explanation.mesh = mesh;
@@ -238,11 +262,12 @@ Explanation ExplainErased(const OpDef& op, absl::Span<const TensorType> types,
              .like = like},
             mesh, cost_model, &trace);
   Teller(explanation, trace, cost_model).Tell();
+  CountMovesOnce(values, &explanation);
   if (explanation.decomposed_because.empty()) {
     explanation.outputs = explanation.chosen()->outputs;
     return explanation;
   }
-  ExplainingEmitter emitter(explanation, cost_model);
+  ExplainingEmitter emitter(explanation, cost_model, values);
   Values operands;
   for (size_t i = 0; i < types.size(); ++i) operands.push_back({static_cast<int32_t>(i)});
   for (Value value : op.Decompose(emitter, operands, attributes, scalars)) {
@@ -251,28 +276,13 @@ Explanation ExplainErased(const OpDef& op, absl::Span<const TensorType> types,
   return explanation;
 }
 
-void CountMovesOnce(absl::Span<const void* const> values, Explanation* explanation) {
-  for (Explanation::Candidate& candidate : explanation->candidates) {
-    for (size_t i = 0; i < candidate.moves.size(); ++i) {
-      for (size_t j = 0; j < i; ++j) {
-        Explanation::Move& move = candidate.moves[i];
-        if (values[j] != values[i] || candidate.moves[j].to != move.to) continue;
-        candidate.transfer_us -= move.us;
-        move = {.to = move.to};
-        break;
-      }
-    }
-  }
-}
-
 void ExplainGuard::OnCall(const ErasedCall& call, const ResolvedCall& plan) {
   MeshContext& context = *call.operands[0]->context;
-  Explanation explanation =
-      ExplainErased(call.op, plan.operand_types, plan.operand_layouts, plan.attributes.get(), call.scalars,
-                    call.like, context.mesh(), context.cost_model());
   std::vector<const void*> values;
   for (const DTensorRef& operand : call.operands) values.push_back(operand.impl());
-  CountMovesOnce(values, &explanation);
+  Explanation explanation =
+      ExplainErased(call.op, plan.operand_types, plan.operand_layouts, plan.attributes.get(), call.scalars,
+                    call.like, context.mesh(), context.cost_model(), values);
   explanation.path = context.state().PathName(context.state().path_id());
   explanations_->push_back(std::move(explanation));
 }

@@ -75,15 +75,13 @@ struct Explanation {
 
 std::ostream& operator<<(std::ostream& out, const Explanation& explanation);
 
-// Explains a call without running it: nothing is computed, moved or cached.
+// Explains a call without running it: nothing is computed, moved or cached. `values` tells operands that are one tensor, by
+// equal pointers; none are, if it is empty. Such a tensor moves once, if it is to lie alike wherever it stands.
 // Errors: as the call itself.
 Explanation ExplainErased(const OpDef& op, absl::Span<const TensorType> types,
                           absl::Span<const Layout> layouts, const void* attributes, const void* scalars,
-                          const Layout* like, const DeviceMesh& mesh, const CostModel& cost_model);
-
-// A call moves an operand once that stands in it several times and is to lie alike there: leaves out the other moves.
-// `values` tells operands that are one tensor: equal pointers.
-void CountMovesOnce(absl::Span<const void* const> values, Explanation* explanation);
+                          const Layout* like, const DeviceMesh& mesh, const CostModel& cost_model,
+                          absl::Span<const void* const> values = {});
 
 // Explains Call(op, operands, attributes, scalars): Explain(kContract, {x, w}, {"mk", "kn", "mn"}).
 template <class A, class R>
@@ -100,10 +98,8 @@ Explanation Explain(const Op<A, R>& op, std::initializer_list<DTensor> operands,
     values.push_back(operand.impl().get());
   }
   MeshContext& context = *operands.begin()->context();
-  Explanation explanation = ExplainErased(op, types, layouts, &attributes, &scalars, /*like=*/nullptr,
-                                          context.mesh(), context.cost_model());
-  CountMovesOnce(values, &explanation);
-  return explanation;
+  return ExplainErased(op, types, layouts, &attributes, &scalars, /*like=*/nullptr, context.mesh(),
+                       context.cost_model(), values);
 }
 
 // Explains every call that `body` dispatches while it runs, in order: those of functions, modules and
