@@ -38,7 +38,7 @@ struct UnitCopyOptions {
 // used first is gathered when an update has changed all of its parameters that are trained, ahead of the next step. Copies are
 // let go when forward leaves the unit's module, and in backward when all of the unit's gradients are there. A unit
 // may keep a part of them in between, and gather those within a smaller group. A model that is only run forward, under
-// NoGradGuard or with no parameter that is trained, has the order of its last forward, which lets go of all units.
+// NoGradGuard or with no parameter that is trained, has the order of its last forward, which lets go of all units that reshard.
 //
 // Where a program departs from the order that it had, uses a unit twice, evaluates between steps, or changes
 // parameters after the update, values are right all the same: a unit that is not there is gathered; one that was
