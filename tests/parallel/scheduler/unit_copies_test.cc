@@ -6,16 +6,22 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "dtensor/autograd/backward.h"
+#include "dtensor/dispatch.h"
 #include "dtensor/functions.h"
 #include "dtensor/optim/sgd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "ops/elementwise/elementwise.h"
+#include "ops/op/kernel.h"
+#include "ops/sharding/sharding_rule.h"
 #include "parallel/parallelize.h"
 #include "runtime/launch/run_ranks.h"
+#include "runtime/tensor/copy.h"
 #include "tests/message_of.h"
 #include "tests/ops/tensor_compare.h"
 #include "tests/parallel/scheduler/chain.h"
@@ -198,6 +204,46 @@ TEST(UnitCopiesTest, ACastFromBeforeAnUpdateStaysWhatItWas) {
       }
     });
   }
+}
+
+TensorTypes InferMultiple(absl::Span<const TensorType> operands, const NoAttributes&) {
+  return {operands[0]};
+}
+std::string MultipleRule(absl::Span<const TensorType> operands, const NoAttributes&) {
+  return ElementwiseRule(/*num_operands=*/1, /*num_outputs=*/1, operands[0].ndim());
+}
+void MultipleBackward(GradContext<NoAttributes, ScaleScalars>& ctx) {
+  ctx.SetGrad(0, ctx.Emit(kScale, {ctx.grad()}, {}, ctx.scalars()));
+}
+// A user's op of the kind of casts, with a scalar of its own.
+constinit const Op<NoAttributes, ScaleScalars> kMultiple = {{
+    .name = "multiple",
+    .operands = "x",
+    .infer = InferMultiple,
+    .rule = MultipleRule,
+    .is_remade = true,
+    .backward = MultipleBackward,
+}};
+void Multiple(const KernelCall<NoAttributes, ScaleScalars>& call) {
+  const Tensor x = CloneTensor(call.inputs[0], call.context.allocator);
+  for (int64_t i = 0; i < x.num_elements(); ++i) {
+    call.outputs[0].data<float>()[i] = x.data<float>()[i] * static_cast<float>(call.scalars().factor);
+  }
+}
+const RegisterKernel kRegister(kMultiple, DeviceType::kCpu, Multiple);
+
+TEST(UnitCopiesTest, WhatIsMadeAgainHasTheScalarsOfItsCall) {
+  RunRanks(2, [](World& world) {
+    Chain model;
+    const auto context =
+        Parallelize(model, world, DeviceMesh::Parse("dp=2"), PlanNamed("fsdp"), {.dtype = DType::kF32});
+    const DTensor x = RandomNormal(context, DType::kF32, {4, kDim}, {}, "x").RequiresGrad();
+    const DTensor three = Call(kMultiple, {model.own.Value()}, {}, {.factor = 3});
+    const DTensor six = Call(kMultiple, {three}, {}, {.factor = 2});
+    const Tensor expected = RowSums(three + six, 4);
+    Backward(Sum(MatMul(x, three)) + Sum(MatMul(x, Transpose(Transpose(six, 0, 1), 0, 1))));
+    EXPECT_TRUE(AllClose(x.grad().FullTensor(), expected, 1e-5));
+  });
 }
 
 // Blocks whose Forward is not called stay until there is no room for them.
