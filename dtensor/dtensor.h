@@ -204,7 +204,8 @@ struct DTensorImpl : RefCounted<DTensorImpl> {
   // For a value that is `source` moved: where that is a parameter's copy, so is this.
   void ShareOrigin(const DTensorImpl& source);
   // For output `view_output` of `op`, which made it of `source`, a parameter's copy: a view of it, or is_remade.
-  void SetViewOrigin(const DTensorImpl& source, const OpDef& op, const ResolvedCall& call, int view_output);
+  void SetViewOrigin(const DTensorImpl& source, const OpDef& op, const ResolvedCall& call,
+                     const void* scalars, int view_output);
   // The version of the parameter whose elements a copy has. A copy in the parameter's own memory follows it.
   int64_t copied_version() const;
 
@@ -232,6 +233,7 @@ struct CopyOrigin : RefCounted<CopyOrigin> {
     Layout layout = {};
     const OpDef* op = nullptr;
     IntrusivePtr<const ResolvedCall> call;
+    std::shared_ptr<const void> scalars = nullptr;  // of the call; null: it has none
     int output = 0;
   };
   std::optional<View> view = std::nullopt;

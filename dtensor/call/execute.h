@@ -95,7 +95,8 @@ class Execution {
     }
     if (used_[0]->origin) [[unlikely]] {
       for (size_t i = 0; i < outputs.size(); ++i) {
-        outputs[i].impl()->SetViewOrigin(*used_[0].impl(), call_.op, plan_, static_cast<int>(i));
+        outputs[i].impl()->SetViewOrigin(*used_[0].impl(), call_.op, plan_, call_.scalars,
+                                         static_cast<int>(i));
       }
     }
   }

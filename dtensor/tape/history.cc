@@ -81,13 +81,14 @@ void DTensorImpl::ShareOrigin(const DTensorImpl& source) {
 }
 
 void DTensorImpl::SetViewOrigin(const DTensorImpl& source, const OpDef& op, const ResolvedCall& call,
-                                int view_output) {
+                                const void* scalars, int view_output) {
   const IntrusivePtr<CopyOrigin> made = CloneOrigin(*source.origin, source.copied_version());
   made->view = {.viewed = source.origin,
                 .dtype = source.type.dtype,
                 .layout = source.layout,
                 .op = &op,
                 .call = IntrusivePtr<const ResolvedCall>(&call),
+                .scalars = op.scalars_size() == 0 ? nullptr : op.CloneScalars(scalars),
                 .output = view_output};
   origin = IntrusivePtr<const CopyOrigin>(made.get());
 }

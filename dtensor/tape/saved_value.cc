@@ -24,11 +24,11 @@ DTensor Remake(const CopyOrigin& origin, DType dtype, const Layout& layout) {
     const CopyOrigin::View& view = *origin.view;
     const DTensor viewed = Remake(*view.viewed, view.dtype, view.layout);
     const DTensorRef operands[] = {viewed};
-    const NoScalars scalars;
+    const NoScalars none;
     value = Execute({.op = *view.op,
                      .operands = operands,
                      .attributes = view.call->attributes.get(),
-                     .scalars = &scalars})[view.output];
+                     .scalars = view.scalars ? view.scalars.get() : &none})[view.output];
   } else if (origin.source != nullptr) {
     value = origin.source->Copy(origin.copy);
   } else {
