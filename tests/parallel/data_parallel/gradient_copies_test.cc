@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "dtensor/autograd/backward.h"
@@ -31,14 +32,15 @@ struct Copies {
   std::map<int64_t, int64_t> made;
 };
 
-Copies CopiesUnder(DataPlan data_plan, int microbatches) {
+Copies CopiesUnder(DataPlan data_plan, int microbatches, double bucket_mb) {
   Copies copies;
   RunRanks(2, [&](World& plain) {
     WatchedWorld world(plain);
     Gpt model(kConfig);
     const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
     // Kept until the update, so that backward gathers nothing.
-    const Plan plan = GptPlan(mesh, data_plan, /*sequence_parallel=*/false, {.reshard = Reshard::kNever});
+    Plan plan = GptPlan(mesh, data_plan, /*sequence_parallel=*/false, {.reshard = Reshard::kNever});
+    plan.set_scheduler({.bucket_mb = bucket_mb});
     const auto context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
     const std::vector<Parameter*> all = model.AllParameters();
     std::set<int64_t> sizes;
@@ -75,17 +77,19 @@ Copies CopiesUnder(DataPlan data_plan, int microbatches) {
 }
 
 // A gradient is made once, by the op that delivers it, and is reduced from there: in place, or to this rank's part. What
-// is no product's weight may be a view of something else (positions): that one is reduced into memory of its own.
+// is no product's weight may be a view of something else (positions): that one is reduced into memory of its own. The
+// gradient that completes a bucket is no exception: where a bucket has one, each does.
 TEST(GradientCopiesTest, WeightsOfProductsAreNeverCopied) {
   for (const DataPlan plan : {DataPlan::kDdp, DataPlan::kZero1, DataPlan::kZero2, DataPlan::kFsdp}) {
-    for (const int microbatches : {1, 3}) {
-      Copies copies = CopiesUnder(plan, microbatches);
+    for (const auto& [microbatches, bucket_mb] :
+         {std::pair(1, 25.0), std::pair(3, 25.0), std::pair(1, 1e-6)}) {
+      Copies copies = CopiesUnder(plan, microbatches, bucket_mb);
       const int64_t positions = kConfig.context * kConfig.dim * 8;
       EXPECT_EQ(copies.matrices[positions], microbatches);
       EXPECT_LE(copies.made[positions], 2 * microbatches);
       copies.made[positions] = copies.matrices[positions];
       EXPECT_EQ(copies.made, copies.matrices)
-          << DataPlanName(plan) << ", " << microbatches << " microbatches";
+          << DataPlanName(plan) << ", " << microbatches << " microbatches, buckets of " << bucket_mb << " MB";
     }
   }
 }
