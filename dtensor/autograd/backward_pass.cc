@@ -222,7 +222,7 @@ void BackwardPass::RunNode(Entry& entry) {
   }
   const absl::Span<const TapeNode::Edge> edges = EdgesOf(node);
   if (edges.empty()) {
-    if (reached && !has_targets()) RunLeaf(node, gradients);
+    if (reached && !has_targets()) RunLeaf(node, absl::MakeSpan(gradients));
     gradients.clear();
     return;
   }
@@ -262,20 +262,20 @@ void BackwardPass::RunNode(Entry& entry) {
 }
 
 // The outermost pass delivers; an inner one hands on.
-void BackwardPass::RunLeaf(TapeNode& leaf, absl::Span<const DTensor> gradients) {
+void BackwardPass::RunLeaf(TapeNode& leaf, absl::Span<DTensor> gradients) {
   BackwardPass& outermost = *context_.state().outermost_pass();
-  if (&outermost != this) return outermost.Receive(leaf, gradients[0]);
-  if (received_.empty()) {
+  if (&outermost != this) return outermost.Receive(leaf, std::move(gradients[0]));
+  if (gradients.size() != 1) {  // of a part of a model whose inputs want none
     leaf.Backward(context_, gradients, {});
     return;
   }
-  DTensor sum = gradients[0];
+  DTensor sum = std::move(gradients[0]);
   for (auto& [of, gradient] : received_) {
     if (of.get() == &leaf && gradient.defined()) {
       sum = Sum(leaf, std::move(sum), std::exchange(gradient, DTensor()));
     }
   }
-  leaf.Backward(context_, {sum}, {});
+  leaf.TakeGradient(context_, std::move(sum));
 }
 
 void BackwardPass::Receive(TapeNode& leaf, DTensor gradient) {
@@ -297,7 +297,7 @@ void BackwardPass::DeliverReceived() {
   for (auto& [leaf, gradient] : received_) {
     if (!gradient.defined()) continue;
     const PathGuard path(context_.state(), leaf->path_id());
-    leaf->Backward(context_, {std::exchange(gradient, DTensor())}, {});
+    leaf->TakeGradient(context_, std::exchange(gradient, DTensor()));
   }
 }
 

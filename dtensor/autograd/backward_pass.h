@@ -94,7 +94,7 @@ class BackwardPass {
   DTensor Sum(const TapeNode& node, DTensor sum, DTensor gradient);
   void Deliver(const TapeNode::Edge& edge, DTensor gradient);
   void RunNode(Entry& entry);
-  void RunLeaf(TapeNode& leaf, absl::Span<const DTensor> gradients);
+  void RunLeaf(TapeNode& leaf, absl::Span<DTensor> gradients);
   void DeliverOn(TapeNode& node, DTensors* results, absl::Span<const bool> wanted);
   void Receive(TapeNode& leaf, DTensor gradient);
   void DeliverReceived();

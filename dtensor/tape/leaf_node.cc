@@ -1,5 +1,7 @@
 #include "dtensor/tape/leaf_node.h"
 
+#include <utility>
+
 #include "dtensor/call/accumulate.h"
 #include "dtensor/call/execute.h"
 #include "dtensor/host_memory.h"
@@ -12,17 +14,15 @@ LeafNode::~LeafNode() {
   if (sink_ != nullptr) sink_->Forget(sink_index_);
 }
 
-DTensors LeafNode::Backward(MeshContext& context, absl::Span<const DTensor> gradients,
-                            const NodeRun& /*run*/) {
-  if (!expects_) return {};
+void LeafNode::TakeGradient(MeshContext& context, DTensor gradient) {
+  if (!expects_) return;
   const PurposeGuard purpose(context.state(), Purpose::kGrad);
   const NoImplicitChecksGuard planned(context.state());
   if (sink_ != nullptr) {
-    sink_->Deliver(sink_index_, gradients[0]);
+    sink_->Deliver(sink_index_, std::move(gradient));
   } else {
-    AddGradient(gradients[0].Redistribute(layout_));
+    AddGradient(gradient.Redistribute(layout_));
   }
-  return {};
 }
 
 void LeafNode::AddGradient(DTensor term) {

@@ -28,7 +28,12 @@ class LeafNode : public TapeNode {
   bool TakesAnyLayout() const override { return true; }
   bool TakesTermsIn(DType /*dtype*/) const override { return dtype_.has_value(); }
   std::string Name() const override { return name_; }
-  DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients, const NodeRun& run) override;
+  DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients,
+                    const NodeRun& /*run*/) override {
+    TakeGradient(context, gradients[0]);
+    return {};
+  }
+  void TakeGradient(MeshContext& context, DTensor gradient) override;
   GradientSink* sink() const override { return sink_.get(); }
   const Layout& layout() const { return layout_; }
 

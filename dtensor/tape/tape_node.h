@@ -82,6 +82,10 @@ class TapeNode : public RefCounted<TapeNode> {
   virtual DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients,
                             const NodeRun& run) = 0;
 
+  // The same of a node that has one output and no operands, for a caller who keeps no handle: what takes the gradient may
+  // have the only one, and change it in its place.
+  virtual void TakeGradient(MeshContext& context, DTensor gradient) { Backward(context, {gradient}, {}); }
+
  private:
   friend class BackwardPass;
 
