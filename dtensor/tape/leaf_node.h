@@ -11,6 +11,7 @@
 #include "dtensor/tape/gradient_sink.h"
 #include "dtensor/tape/tape_node.h"
 #include "mesh/layout.h"
+#include "runtime/base/dtype.h"
 
 namespace weft {
 
@@ -26,7 +27,10 @@ class LeafNode : public TapeNode {
   ~LeafNode() override;
 
   bool TakesAnyLayout() const override { return true; }
-  bool TakesTermsIn(DType /*dtype*/) const override { return dtype_.has_value(); }
+  // Not of a gradient that rests Partial: its terms would be cast as they lie.
+  bool TakesTermsIn(DType dtype) const override {
+    return dtype_ && IsFloating(dtype) && WiderOf(*dtype_, dtype) != *dtype_ && !layout_.HasPartial();
+  }
   std::string Name() const override { return name_; }
   DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients,
                     const NodeRun& /*run*/) override {

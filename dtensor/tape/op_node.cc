@@ -131,7 +131,8 @@ class TapeGradContext final : public GradContextBase {
   bool Wants(int operand) const override { return node_.Wants(operand, run_); }
   bool TakesTerms(int operand, Value gradient) const override {
     const DTensor& value = values_[gradient.id];
-    return value.layout().HasPartial() && node_.edges()[operand].node->TakesTermsIn(value.dtype());
+    return Wants(operand) && value.layout().HasPartial() &&
+           node_.edges()[operand].node->TakesTermsIn(value.dtype());
   }
   int num_operands() const override { return static_cast<int>(results_.size()); }
   int num_outputs() const override { return node_.num_outputs(); }

@@ -68,8 +68,9 @@ void FixFloor() {
   Flag("min_lr").ParseFrom(WithFloor(ResumableFlags(/*scales_loss=*/false))["min_lr"], &error);
 }
 
-// What of a checkpoint's flags holds for a run that goes on.
-SafetensorsMetadata FlagsFor(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bool scales_loss) {
+// What of a checkpoint's flags means something in a run that goes on.
+SafetensorsMetadata MeaningfulFlags(const GptCheckpointInfo& saved, const ParsedFlags& parsed,
+                                    bool scales_loss) {
   SafetensorsMetadata flags = saved.flags;
   if (!scales_loss) {
     for (const char* name : kLossScaleFlags) flags.erase(name);
@@ -96,6 +97,12 @@ SafetensorsMetadata FlagsFor(const GptCheckpointInfo& saved, const ParsedFlags& 
   const std::string optimizer = value_of("optimizer");
   if (!HasBeta1(optimizer)) flags.erase("beta1");
   if (!HasBeta2(optimizer)) flags.erase("beta2");
+  return flags;
+}
+
+// What of them holds for it.
+SafetensorsMetadata FlagsFor(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bool scales_loss) {
+  SafetensorsMetadata flags = MeaningfulFlags(saved, parsed, scales_loss);
   // A number would count, and not the share that is given now.
   if (parsed.Given("min_lr_ratio")) flags.erase("min_lr");
   return flags;
@@ -210,10 +217,13 @@ void RestoreGptRun(const GptCheckpointInfo& saved, const ParsedFlags& parsed, bo
 void RequireSameRun(const GptCheckpointInfo& loaded, const GptCheckpointInfo* read,
                     const GptCheckpointInfo& now) {
   const SafetensorsMetadata flags = WithFloor(now.flags);
-  const SafetensorsMetadata taken = FlagsFor(loaded, now.parsed, /*scales_loss=*/true);
-  if (read == nullptr) return RequireSameFlags(loaded.step, WithFloor(taken), flags, flags);
-  RequireSameFlags(loaded.step, WithFloor(WithGiven(taken, now.flags, now.parsed)), WithFloor(read->flags),
-                   flags);
+  if (read == nullptr) {
+    const SafetensorsMetadata made_with = MeaningfulFlags(loaded, now.parsed, /*scales_loss=*/true);
+    return RequireSameFlags(loaded.step, WithFloor(made_with), flags, flags);
+  }
+  const SafetensorsMetadata taken =
+      WithGiven(FlagsFor(loaded, now.parsed, /*scales_loss=*/true), now.flags, now.parsed);
+  RequireSameFlags(loaded.step, WithFloor(taken), WithFloor(read->flags), flags);
 }
 
 }  // namespace weft

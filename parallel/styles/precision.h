@@ -14,7 +14,8 @@ struct PrecisionOptions {
   std::optional<DType> param =
       std::nullopt;  // in which compute reads parameters; inputs of modules are cast to it
   std::optional<DType> reduce =
-      std::nullopt;  // in which gradients are summed over ranks; as at rest if not given
+      std::nullopt;  // in which gradients are summed over ranks; as at rest, or as a cast of the model's
+                     // brings them (ops/elementwise/cast.h), if not given
   std::optional<DType> output =
       std::nullopt;  // to which the outputs of the modules that the entry names are cast
   std::optional<DType> buffer =

@@ -159,12 +159,12 @@ bool PooledAllocator::IsWithinBound(const SizeClass& size_class, int64_t num_byt
 // Before a block is taken from the system: keeps what is held within its bound, as far as free blocks go, and sees to
 // the system's room by those that make some.
 void PooledAllocator::MakeRoom(const SizeClass& size_class, int64_t num_bytes) {
-  constexpr int kFirstLarge = ClassOf(kSystemPageBytes).index;
+  constexpr int kFirstOfOwnPages = ClassOf(kSharedPageBytes).index + 1;
   while (true) {
     bool could_make_room = false;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      could_make_room = OldestClass(kFirstLarge) >= 0;
+      could_make_room = OldestClass(kFirstOfOwnPages) >= 0;
     }
     // Without the lock, as below.
     const bool has_room = !could_make_room || SystemHasRoom(size_class.num_bytes);
@@ -174,7 +174,7 @@ void PooledAllocator::MakeRoom(const SizeClass& size_class, int64_t num_bytes) {
       const std::lock_guard<std::mutex> lock(mutex_);
       const bool is_within_bound = IsWithinBound(size_class, num_bytes);
       if (has_room && is_within_bound) return;
-      oldest = OldestClass(is_within_bound ? kFirstLarge : 0);
+      oldest = OldestClass(is_within_bound ? kFirstOfOwnPages : 0);
       if (oldest < 0) return;
       std::vector<FreeBlock>& blocks = free_blocks_[oldest];
       block = blocks[0].block;

@@ -40,8 +40,8 @@ class BlockLabels {
 // last use is longest ago before others, until what the allocator holds, in use and free, will be no more
 // than half as much again as the most bytes that were ever live, or kFreelyHeldBytes if that is more, or the
 // cap if that is less. What a program asks for again and again within that bound never leaves the pool: steps
-// of a GPT hold 1.1 to 1.3 times their peak, so they ask the system for nothing. In the same order those of
-// kSystemPageBytes or more go back where the system has too little besides (SystemHasRoom).
+// of a GPT hold 1.1 to 1.3 times their peak, so they ask the system for nothing. In the same order those
+// larger than kSharedPageBytes go back where the system has too little besides (SystemHasRoom).
 //
 // Large blocks are written down with the label under which they were allocated, for the error that says why
 // there is no more: "largest: 1.5 GiB in blocks.3.attn (4 tensors)".
@@ -73,12 +73,12 @@ class PooledAllocator : public Allocator {
   virtual void* TakeFromSystem(int64_t num_bytes) = 0;
   virtual void ReturnToSystem(void* block, int64_t num_bytes) noexcept = 0;
 
-  // What CUDA's driver takes at once. Smaller blocks share such pages, so giving them back makes no room as a rule.
-  static constexpr int64_t kSystemPageBytes = int64_t{2} << 20;
+  // Up to so many bytes blocks share pages of CUDA's driver, which are of 2 MiB, so that giving one back makes no room as a rule.
+  static constexpr int64_t kSharedPageBytes = int64_t{1} << 20;
 
   // Whether the system has so much, and what others in the process may ask it for. Free blocks go back until it has, and no
   // longer: then the block is asked for all the same. Asked before a block is taken from the system, where a free one of
-  // kSystemPageBytes or more could go back.
+  // more than kSharedPageBytes could go back.
   virtual bool SystemHasRoom(int64_t /*num_bytes*/) { return true; }
 
   // A block of `num_bytes` is handed out, of which the caller may touch `usable_bytes`; or, with 0, is back. Unless a class

@@ -11,12 +11,15 @@
 #include "dtensor/optim/loss_scale.h"
 #include "dtensor/optim/schedule.h"
 #include "examples/gpt/gpt_flags.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/flags.h"
 #include "tests/message_of.h"
 
 namespace weft {
 namespace {
+
+using ::testing::HasSubstr;
 
 using Arguments = std::vector<std::string>;
 
@@ -229,6 +232,9 @@ TEST(GptCheckpointTest, WhatMeansNothingOfAStepThatIsSeenLateDoesNotCount) {
       message({"--optimizer=lion", "--beta1=0.5"}, {"--optimizer=lion"}),
       "--checkpoint_dir=: step 0, which was loaded, was made with --beta1=0.5, but when the run began it was "
       "--beta1=0.9; start it again, or give the flag");
+  // A floor that is told as a number means something, whatever share is given now.
+  EXPECT_THAT(message({"--lr=6e-4", "--min_lr=2e-5"}, {"--lr=6e-4", "--min_lr_ratio=0.1"}),
+              HasSubstr("was made with --min_lr=2"));
 }
 
 // A newer step was read, which turned out to be broken. What was given counts, whatever that and the one below it say.

@@ -143,7 +143,8 @@ void CallLog::Done(CollectiveKind kind, uint64_t sequence) {
   }
 }
 
-// Whatever is not the oldest under way is seldom what differs, and then the sums tell so, too.
+// Whatever is not the oldest under way is seldom what differs, and then the sums mostly tell so, too: not what leaves the total of
+// an all-to-all as it is.
 void CallLog::ShortenCounts(Tail<Call>* calls) {
   constexpr size_t kFew = 64;  // bytes: shorter counts stay
   size_t left = size_t{32} << 10;

@@ -101,7 +101,7 @@ class NcclHub {
   void ThrowIfAborted();                           // Errors: Aborted after AbortAll
   void Add(const std::shared_ptr<Member>& group);  // Errors: as ThrowIfAborted
   void Retire(std::shared_ptr<Member> group);      // its user has dropped it
-  // A group ends with `error` and operations under way that were to fill tensors; before NCCL lets go of them.
+  // A group ends with `error` and operations other than barriers under way; before NCCL lets go of them.
   void NoteCutOff(const Error& error) { cut_off_.Set(error.code(), error.message()); }
   int64_t Call();                    // asks all ranks where they are; returns the question's number
   void Wake();                       // a round now

@@ -184,6 +184,19 @@ TEST(GradientLayoutTest, ALeafThatIsCastIsReducedOnce) {
   });
 }
 
+// Where the gradient rests Partial, nothing sums the terms behind the cast: they are summed before it.
+TEST(GradientLayoutTest, ALeafThatIsCastAndRestsPartialHasTermsOfTheSum) {
+  OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
+    const Layout partial = Layout::Parse("[-, -] P{dp:sum}", context->mesh());
+    const DTensor w = Lay(context, WholeNumbers(DType::kF16, {3, 3}), "[-, -]").RequiresGrad(partial);
+    const DTensor x = Lay(
+        context, FromDoubles(DType::kF32, {2, 3}, {70000, 70000, 70000, -69999, -69999, -69999}), "[dp, -]");
+    EXPECT_EQ(MovedBy(Sum(MatMul(x, Cast(w, DType::kF32)))), "all_reduce dp grad");
+    EXPECT_EQ(w.grad().layout(), partial);
+    EXPECT_EQ(w.grad().FullTensor().ToVector<double>(), std::vector<double>(9, 1));
+  });
+}
+
 TEST(GradientLayoutTest, AccumulationOverPassesAddsAtRest) {
   OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
     const DTensor w = Lay(context, RandomF64({3}, 2), "[-]").RequiresGrad();

@@ -31,23 +31,30 @@ namespace {
 // Closed while backward runs.
 class Gate {
  public:
-  void Close() {
+  // `limit`: where whoever is to open it may wait for what stands before it, it opens by itself behind that, for a test to fail and
+  // not to hang; 0: never.
+  void Close(std::chrono::seconds limit = {}) {
     const std::lock_guard<std::mutex> lock(mutex_);
     open_ = false;
     num_waiting_ = 0;
+    limit_ = limit;
   }
   void Open() {
     const std::lock_guard<std::mutex> lock(mutex_);
     open_ = true;
     changed_.notify_all();
   }
-  // Returns when it is open. Whoever would open it may wait for what stands here: it opens by itself then, far later than any
-  // test needs, and what was to be under way has ended.
+  // Returns when it is open.
   void Pass() {
     std::unique_lock<std::mutex> lock(mutex_);
     ++num_waiting_;
     changed_.notify_all();
-    if (!changed_.wait_for(lock, std::chrono::seconds(20), [this] { return open_; })) open_ = true;
+    const auto is_open = [this] { return open_; };
+    if (limit_ == std::chrono::seconds(0)) {
+      changed_.wait(lock, is_open);
+    } else if (!changed_.wait_for(lock, limit_, is_open)) {
+      open_ = true;
+    }
   }
   // Returns when somebody stands before it.
   void AwaitSomebody() {
@@ -60,6 +67,7 @@ class Gate {
   std::condition_variable changed_;
   bool open_ = true;
   int num_waiting_ = 0;
+  std::chrono::seconds limit_{0};
 };
 
 // Another communicator, whose operations on a lane wait at the gate.
@@ -145,7 +153,7 @@ std::vector<std::vector<float>> GradientsOf(Module& model) {
   return gradients;
 }
 
-// No gradient moves while backward runs, and no bucket waits for another.
+// No gradient moves while backward runs, and no bucket waits for another: one that did would wait at the gate, a minute.
 void ExpectBackwardComputesWhileGradientsMove(DataPlan data_plan) {
   Tracer tracer;
   RunRanks(2,
@@ -163,7 +171,7 @@ void ExpectBackwardComputesWhileGradientsMove(DataPlan data_plan) {
              const std::vector<std::vector<float>> expected = GradientsOf(model);
              for (Parameter* parameter : model.AllParameters()) parameter->ClearGrad();
              const DTensor loss = model.Loss(tokens, tokens).Mean();
-             gate.Close();
+             gate.Close(/*limit=*/std::chrono::minutes(1));
              Backward(loss);  // returns, though no gradient has moved
              int num_pending = 0;
              for (const Parameter* parameter : model.AllParameters()) {
