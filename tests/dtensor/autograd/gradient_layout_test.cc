@@ -191,7 +191,7 @@ TEST(GradientLayoutTest, ALeafThatIsCastAndRestsPartialHasTermsOfTheSum) {
     const DTensor w = Lay(context, WholeNumbers(DType::kF16, {3, 3}), "[-, -]").RequiresGrad(partial);
     const DTensor x = Lay(
         context, FromDoubles(DType::kF32, {2, 3}, {70000, 70000, 70000, -69999, -69999, -69999}), "[dp, -]");
-    EXPECT_EQ(MovedBy(Sum(MatMul(x, Cast(w, DType::kF32)))), "all_reduce dp grad");
+    EXPECT_EQ(MovedBy(Sum(MatMul(x, Cast(w, DType::kF32)))), "all_reduce dp activation");
     EXPECT_EQ(w.grad().layout(), partial);
     EXPECT_EQ(w.grad().FullTensor().ToVector<double>(), std::vector<double>(9, 1));
   });
