@@ -1,8 +1,10 @@
 #include "benchmarks/machine_limits.h"
 
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <chrono>
+#include <cstring>
 #include <thread>
 #include <vector>
 
@@ -217,6 +219,34 @@ double TriadBytesPerSecond(int64_t num_bytes, int threads) {
     for (int64_t i = 0; i < times; ++i) HWY_DYNAMIC_DISPATCH(Triad)(a + stride, a + 2 * stride, a, n);
     return 12.0 * static_cast<double>(n * times);
   });
+}
+
+double CopiedBytesPerSecond(int64_t num_bytes) {
+  constexpr int kCopies = 21;
+  std::vector<char> from(num_bytes), to(num_bytes);
+  std::vector<double> rates;
+  Sink sink;
+  for (int i = 0; i < kCopies; ++i) {
+    // The writer goes on running until the copy is done, or the copying thread might have been moved to its core.
+    std::atomic<bool> is_written = false, may_end = false;
+    std::thread writer([&] {
+      std::memset(from.data(), i, num_bytes);
+      is_written = true;
+      while (!may_end) {
+      }
+    });
+    while (!is_written) {
+    }
+    const auto begun = std::chrono::steady_clock::now();
+    std::memcpy(to.data(), from.data(), num_bytes);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begun;
+    sink.value = to[num_bytes / 2];
+    rates.push_back(static_cast<double>(num_bytes) / seconds.count());
+    may_end = true;
+    writer.join();
+  }
+  std::sort(rates.begin(), rates.end());
+  return rates[kCopies / 2];
 }
 
 }  // namespace weft

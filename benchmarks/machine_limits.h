@@ -20,6 +20,10 @@ double PeakFlopsBF16(int threads);
 // element, as STREAM does: not the read of a line that is about to be overwritten.
 double TriadBytesPerSecond(int64_t num_bytes, int threads);
 
+// Bytes a second of a copy of `num_bytes` that another thread, elsewhere, has just written: what goes from core to core comes from
+// where another has it, and not from this core's own cache.
+double CopiedBytesPerSecond(int64_t num_bytes);
+
 }  // namespace weft
 
 #endif  // WEFT_BENCHMARKS_MACHINE_LIMITS_H_
