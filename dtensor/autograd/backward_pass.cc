@@ -265,7 +265,7 @@ void BackwardPass::RunNode(Entry& entry) {
 void BackwardPass::RunLeaf(TapeNode& leaf, absl::Span<DTensor> gradients) {
   BackwardPass& outermost = *context_.state().outermost_pass();
   if (&outermost != this) return outermost.Receive(leaf, std::move(gradients[0]));
-  if (gradients.size() != 1) {  // it ends no gradient's way, and has no operands
+  if (gradients.size() != 1) {  // not a leaf, though it has no operands
     leaf.Backward(context_, gradients, {});
     return;
   }

@@ -205,8 +205,8 @@ void SaveTensors(const std::string& path, const std::vector<std::pair<std::strin
     work.DoAsWriter([&] { writer->Write(whole); });
   }
   work.Agree(kWriting);
-  // Such elements would be anything. A host may be ahead of its device until the ranks have agreed, and what the writer has may
-  // come of what was cut off on another.
+  // A collective that was cut off may leave anything in its tensors. Each rank asks: what the writer has may come from another. And
+  // they ask behind an agreement, since until then a host may be ahead of its device.
   work.Do([&] { context.world().ThrowIfCutOff(); });
   work.Agree(/*timeout=*/{});
   work.DoAsWriter([&] { writer->Finish(); });

@@ -40,8 +40,8 @@ DTensor Remake(const CopyOrigin& origin, DType dtype, const Layout& layout) {
 }
 
 // Whether `value`, which has an origin, is a cast of a copy, or a view of one, that an update has left behind: under every plan
-// it has elements of its own, and they cannot be made again. A copy itself is another matter: where it lies in the
-// parameter's memory it follows that, so that it is no reading of old weights that programs may count on.
+// it has elements of its own, and they cannot be made again. Not a copy itself: it may lie in the parameter's
+// memory and follow it, so programs cannot count on it for the old weights.
 bool IsOutdatedCast(const DTensorImpl& value) {
   if (value.copied_version() == value.origin->at_rest->version()) return false;
   for (const CopyOrigin* origin = value.origin.get(); origin->view; origin = origin->view->viewed.get()) {

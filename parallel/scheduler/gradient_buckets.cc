@@ -253,7 +253,8 @@ Tensor GradientBuckets::PlaceFor(const Leaf& leaf) const {
 void GradientBuckets::CastForReduction(Leaf& leaf) {
   const std::optional<DType>& dtype = leaf.spec.reduce_dtype;
   if (!dtype || leaf.gradient.dtype() == *dtype || leaf.gradient.layout() == leaf.spec.layout) return;
-  // A cast of the model's brings terms that the dtype at rest may not hold: their sum is cast. A plan may say a narrower one.
+  // The model's own cast may bring terms that the dtype at rest cannot hold: their sum is cast. A narrower dtype that the plan
+  // names is used all the same.
   const bool is_at_rest = *dtype == leaf.spec.type.dtype;
   if (is_at_rest && !CastsAsItLies(leaf.gradient.dtype(), *dtype, leaf.gradient.layout())) return;
   leaf.gradient = Execute(kCast, {leaf.gradient}, {.dtype = *dtype});

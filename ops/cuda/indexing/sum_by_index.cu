@@ -321,7 +321,7 @@ void CudaSumByList(const KernelCallBase& call, const Tensor& y, const Tensor& sr
   if (n.terms == 0) return FillTensor(y, start);
   WEFT_CHECK(n.terms <= std::numeric_limits<int>::max(), n.terms, " indices");
   // The list's workspace of 12 bytes per slot, and its scan by one block, are several times the result of one dim; sorted, it is
-  // 48 to 72 bytes per place. Wider rows outweigh the list's.
+  // 48 to 72 bytes per place. Where rows are wider, the result itself outweighs the list.
   constexpr int64_t kManySlots = 8;  // per place
   if (n.outer * n.inner == 1 && n.slots.count > kManySlots * n.terms) {
     return SumSorted(call, y, src, index, n, start);

@@ -18,7 +18,7 @@ class CudaQueue;
 // Deallocate never wait for the device, but where blocks of the pool are given back to it: for its bound (see
 // PooledAllocator), or all of them when the device has no more memory.
 //
-// What is free in the pool, in blocks of 2 MiB or more, leaves 256 MiB of the device to others, or a 64th if that is less: the
+// What is free in the pool, in blocks larger than 1 MiB, leaves 256 MiB of the device to others, or a 64th if that is less: the
 // driver loads kernels at their first launch, and NCCL allocates for a group's connections. They would fail where the pool
 // could do without.
 //

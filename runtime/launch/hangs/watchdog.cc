@@ -147,7 +147,7 @@ std::optional<std::vector<RankReport>> Watchdog::Ask(const std::vector<RankStatu
   if (store_ == nullptr) return Collect(own);
   // Statuses are asked for anew each time they are judged: what has moved meanwhile waits in no circle.
   if (!own_call_.has_value()) {
-    // `late_` stays: a circle that this process has seen is one that it has seen, whoever judges in between.
+    // `late_` stays: a circle that this process has seen counts, whoever judges in between.
     if (!Call()) silent_since_.clear();
     return std::nullopt;
   }
@@ -159,8 +159,8 @@ std::optional<std::vector<RankReport>> Watchdog::Ask(const std::vector<RankStatu
   return Collect(own);
 }
 
-// Not all at once: of thousands that takes longer than a rank may be held up that ends meanwhile (Forget), and than others wait
-// for a sign.
+// Not all at once: to read thousands takes too long. A rank that ends meanwhile would be held up (Forget), and others wait for a
+// sign.
 bool Watchdog::ReadAnswers() {
   const auto begin = options_.now();
   if (!turn_began_at_.has_value()) turn_began_at_ = begin;

@@ -25,6 +25,7 @@
 #include "runtime/device/allocator.h"
 #include "runtime/launch/run_ranks.h"
 #include "runtime/launch/world.h"
+#include "tests/forwarding_allocator.h"
 
 namespace weft {
 namespace {
@@ -272,26 +273,17 @@ TEST(CheckpointTest, WhatACollectiveThatWasCutOffHasLeftReplacesNoFile) {
 }
 
 // Another allocator, which has no memory for buffers of so many bytes and more.
-class SmallAllocator final : public Allocator {
+class SmallAllocator final : public ForwardingAllocator {
  public:
   SmallAllocator(std::shared_ptr<Allocator> inner, int64_t refused)
-      : inner_(std::move(inner)), refused_(refused) {}
-
-  Device device() const override { return inner_->device(); }
-  AllocatorStats stats() const override { return inner_->stats(); }
-  MemoryByKind by_kind() const override { return inner_->by_kind(); }
-  void ResetPeak() override { inner_->ResetPeak(); }
+      : ForwardingAllocator(std::move(inner)), refused_(refused) {}
 
  private:
   void* DoAllocate(int64_t num_bytes, MemoryKind kind) override {
     if (num_bytes >= refused_) throw std::bad_alloc();
-    return inner_->Allocate(num_bytes, kind);
-  }
-  void DoDeallocate(void* data, int64_t num_bytes, MemoryKind kind) noexcept override {
-    inner_->Deallocate(data, num_bytes, kind);
+    return ForwardingAllocator::DoAllocate(num_bytes, kind);
   }
 
-  const std::shared_ptr<Allocator> inner_;
   const int64_t refused_;
 };
 

@@ -15,13 +15,14 @@
 #include <vector>
 
 #include "runtime/launch/world.h"
+#include "tests/forwarding_allocator.h"
 
 namespace weft {
 
 // Watches the buffers of certain sizes.
-class WatchingAllocator final : public Allocator {
+class WatchingAllocator final : public ForwardingAllocator {
  public:
-  explicit WatchingAllocator(std::shared_ptr<Allocator> inner) : inner_(std::move(inner)) {}
+  explicit WatchingAllocator(std::shared_ptr<Allocator> inner) : ForwardingAllocator(std::move(inner)) {}
 
   void Watch(std::set<int64_t> sizes) {
     sizes_ = std::move(sizes), live_ = 0;
@@ -38,11 +39,6 @@ class WatchingAllocator final : public Allocator {
   int64_t count() const { return count_; }                              // watched buffers so far
   const std::map<int64_t, int64_t>& counts() const { return counts_; }  // the same by size
 
-  Device device() const override { return inner_->device(); }
-  AllocatorStats stats() const override { return inner_->stats(); }
-  MemoryByKind by_kind() const override { return inner_->by_kind(); }
-  void ResetPeak() override { inner_->ResetPeak(); }
-
  private:
   void* DoAllocate(int64_t num_bytes, MemoryKind kind) override {
     if (sizes_.count(num_bytes) > 0) {
@@ -53,11 +49,11 @@ class WatchingAllocator final : public Allocator {
       of_kind.peak = std::max(of_kind.peak, of_kind.live.load());
       ++count_, ++counts_[num_bytes];
     }
-    return inner_->Allocate(num_bytes, kind);
+    return ForwardingAllocator::DoAllocate(num_bytes, kind);
   }
   void DoDeallocate(void* data, int64_t num_bytes, MemoryKind kind) noexcept override {
     if (sizes_.count(num_bytes) > 0) live_ -= num_bytes, kinds_[static_cast<int>(kind)].live -= num_bytes;
-    inner_->Deallocate(data, num_bytes, kind);
+    ForwardingAllocator::DoDeallocate(data, num_bytes, kind);
   }
 
   struct OfKind {
@@ -65,7 +61,6 @@ class WatchingAllocator final : public Allocator {
     int64_t peak = 0;
   };
 
-  const std::shared_ptr<Allocator> inner_;
   std::array<OfKind, kNumMemoryKinds> kinds_;
   std::set<int64_t> sizes_;
   std::atomic<int64_t> live_ = 0;  // a lane's worker may let go of a buffer
