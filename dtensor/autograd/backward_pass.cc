@@ -166,13 +166,15 @@ void BackwardPass::Start(const TapeNode::Edge& root, DTensor seed) {
 }
 
 void BackwardPass::RunReady() {
-  while (!ready_.empty()) {
-    std::pop_heap(ready_.begin(), ready_.end(), RunsLater);
-    Entry& entry = entries_[ready_.back()->pass_entry_];
-    ready_.pop_back();
-    entry.has_run = true;
-    RunNode(entry);
-  }
+  while (!ready_.empty()) RunFirst();
+}
+
+void BackwardPass::RunFirst() {
+  std::pop_heap(ready_.begin(), ready_.end(), RunsLater);
+  Entry& entry = entries_[ready_.back()->pass_entry_];
+  ready_.pop_back();
+  entry.has_run = true;
+  RunNode(entry);
 }
 
 // Of what has come for `node` and one more term; both are defined.
@@ -195,20 +197,57 @@ DTensor BackwardPass::Sum(const TapeNode& node, DTensor sum, DTensor gradient) {
   return sum;
 }
 
+// One more term, which is defined.
+[[gnu::always_inline]] inline void BackwardPass::Add(Entry& entry, const TapeNode::Edge& edge,
+                                                     DTensor gradient) {
+  const DType arriving = gradient.impl()->type.dtype;
+  const DType dtype = edge.node->SumDType(arriving);
+  if (dtype != arriving) gradient = Call(kCast, {gradient}, {.dtype = dtype});
+  DTensor& sum = entry.gradients[edge.output];
+  sum = sum.defined() ? Sum(*edge.node, std::move(sum), std::move(gradient)) : std::move(gradient);
+}
+
 // One use has said all it has to say; `gradient` may be undefined.
 [[gnu::always_inline]] inline void BackwardPass::Deliver(const TapeNode::Edge& edge, DTensor gradient) {
   Entry& entry = entries_[edge.node->pass_entry_];
-  if (gradient.defined()) {
-    const DType arriving = gradient.impl()->type.dtype;
-    const DType dtype = edge.node->SumDType(arriving);
-    if (dtype != arriving) gradient = Call(kCast, {gradient}, {.dtype = dtype});
-    DTensor& sum = entry.gradients[edge.output];
-    sum = sum.defined() ? Sum(*edge.node, std::move(sum), std::move(gradient)) : std::move(gradient);
-  }
+  if (gradient.defined()) Add(entry, edge, std::move(gradient));
   if (--entry.uses > 0) return;
   ready_.push_back(entry.node);
   std::push_heap(ready_.begin(), ready_.end(), RunsLater);
 }
+
+// Only as the last that the leaf waits for: so terms are summed in the order in which they are without it.
+bool BackwardPass::DeliverEarly(const TapeNode::Edge& edge, DTensor& gradient) {
+  if (!edge.node->TakesEarly()) return false;
+  const TapeNode* node = edge.node.get();
+  while (entries_[node->pass_entry_].uses == 1 && !IsLeaf(*node)) node = node->edges()[0].node.get();
+  if (entries_[node->pass_entry_].uses != 1) return false;
+  Entry& entry = entries_[edge.node->pass_entry_];
+  Add(entry, edge, std::move(gradient));
+  entry.uses = 0;
+  entry.has_run = true;
+  RunNode(entry);
+  while (!ready_.empty() && IsLeaf(*ready_.front())) RunFirst();
+  return true;
+}
+
+// Of one run of a node of the outermost pass.
+class BackwardPass::NodeDelivery final : public EarlyDelivery {
+ public:
+  NodeDelivery(BackwardPass& pass, const TapeNode& node) : pass_(pass), node_(node) {}
+
+  bool Take(int operand, DTensor& gradient) override {
+    const bool takes = pass_.DeliverEarly(node_.edges()[operand], gradient);
+    if (takes) delivered_.push_back(operand);
+    return takes;
+  }
+  absl::Span<const int> delivered() const { return delivered_; }
+
+ private:
+  BackwardPass& pass_;
+  const TapeNode& node_;
+  absl::InlinedVector<int, 4> delivered_;  // operands
+};
 
 void BackwardPass::RunNode(Entry& entry) {
   TapeNode& node = *entry.node;
@@ -228,9 +267,14 @@ void BackwardPass::RunNode(Entry& entry) {
   }
   if (!has_targets()) {
     DTensors results;
-    if (reached) results = node.Backward(context_, gradients, {.retain = options_.retain_graph});
+    NodeDelivery early(*this, node);
+    const bool is_outermost = context_.state().outermost_pass() == this;
+    if (reached) {
+      results = node.Backward(context_, gradients,
+                              {.retain = options_.retain_graph, .early = is_outermost ? &early : nullptr});
+    }
     gradients.clear();  // their memory is free, or may be added to in place, as soon as their reader is done
-    DeliverOn(node, &results, {});
+    DeliverOn(node, &results, {}, early.delivered());
     return;
   }
   absl::InlinedVector<bool, 4> now, later;
@@ -251,13 +295,16 @@ void BackwardPass::RunNode(Entry& entry) {
   DeliverOn(node, &results, now);
 }
 
-// Delivers what a node made: to all its operands that want it, or to those that are `wanted`.
+// Delivers what a node made: to all its operands that want it, or to those that are `wanted`, but for those that have it.
 [[gnu::always_inline]] inline void BackwardPass::DeliverOn(TapeNode& node, DTensors* results,
-                                                           absl::Span<const bool> wanted) {
+                                                           absl::Span<const bool> wanted,
+                                                           absl::Span<const int> delivered) {
   const absl::Span<const TapeNode::Edge> edges = node.edges();
   results->resize(edges.size());
   for (size_t i = 0; i < edges.size(); ++i) {
-    if (edges[i].node && (wanted.empty() || wanted[i])) Deliver(edges[i], std::move((*results)[i]));
+    if (!edges[i].node || (!wanted.empty() && !wanted[i])) continue;
+    if (std::find(delivered.begin(), delivered.end(), static_cast<int>(i)) != delivered.end()) continue;
+    Deliver(edges[i], std::move((*results)[i]));
   }
 }
 

@@ -37,7 +37,8 @@ struct PassOptions {
 
 // One backward pass. A node runs when every use of its outputs in this pass has delivered; among those that
 // are ready the latest recorded runs first, and leaves at once, so that every rank does the same in the same
-// order.
+// order. A leaf whose gradients go elsewhere runs as soon as its last use has made its own, before the node of that use has made
+// the others (EarlyDelivery).
 //
 // What arrives at a node is kept in the pass, and the node says where: so nothing is looked up. A pass within
 // another (a node that differentiates something on its own) may reach nodes of the outer one; each entry
@@ -77,6 +78,8 @@ class BackwardPass {
     int before = -1;  // of the same node
   };
 
+  class NodeDelivery;
+
   static bool RunsLater(const TapeNode* a, const TapeNode* b);
   // Those that the pass follows.
   absl::Span<const TapeNode::Edge> EdgesOf(const TapeNode& node) const {
@@ -91,11 +94,15 @@ class BackwardPass {
   void FindWhatLeads();
   void Start(const TapeNode::Edge& root, DTensor seed);
   void RunReady();
+  void RunFirst();
   DTensor Sum(const TapeNode& node, DTensor sum, DTensor gradient);
+  void Add(Entry& entry, const TapeNode::Edge& edge, DTensor gradient);
   void Deliver(const TapeNode::Edge& edge, DTensor gradient);
+  bool DeliverEarly(const TapeNode::Edge& edge, DTensor& gradient);
   void RunNode(Entry& entry);
   void RunLeaf(TapeNode& leaf, absl::Span<DTensor> gradients);
-  void DeliverOn(TapeNode& node, DTensors* results, absl::Span<const bool> wanted);
+  void DeliverOn(TapeNode& node, DTensors* results, absl::Span<const bool> wanted,
+                 absl::Span<const int> delivered = {});
   void Receive(TapeNode& leaf, DTensor gradient);
   void DeliverReceived();
   absl::InlinedVector<GradientSink*, 4> Sinks() const;

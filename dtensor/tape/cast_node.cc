@@ -16,6 +16,7 @@ class CastNode final : public TapeNode {
 
   bool TakesAnyLayout() const override { return true; }
   bool TakesTermsIn(DType dtype) const override { return KeepsTerms(dtype, dtype_); }
+  bool TakesEarly() const override { return edges()[0].node->TakesEarly(); }
   DType SumDType(DType /*arriving*/) const override { return dtype_; }
   std::string Name() const override { return "cast"; }
   DTensors Backward(MeshContext& /*context*/, absl::Span<const DTensor> gradients,

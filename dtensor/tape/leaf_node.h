@@ -31,6 +31,10 @@ class LeafNode : public TapeNode {
   bool TakesTermsIn(DType dtype) const override {
     return dtype_ && IsFloating(dtype) && WiderOf(*dtype_, dtype) != *dtype_ && !layout_.HasPartial();
   }
+  // A sink may have it on its way to other ranks while backward computes. A hook may change the parameter.
+  bool TakesEarly() const override {
+    return sink_ != nullptr && expects_ && (ready_hooks_ == nullptr || ready_hooks_->empty());
+  }
   std::string Name() const override { return name_; }
   DTensors Backward(MeshContext& context, absl::Span<const DTensor> gradients,
                     const NodeRun& /*run*/) override {

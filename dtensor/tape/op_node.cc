@@ -146,6 +146,12 @@ class TapeGradContext final : public GradContextBase {
                value.type().ToString(), ", expected ", type.ToString());
     results_[operand] = value;
   }
+  void ReleaseGrad(int operand, Value gradient) override {
+    SetGrad(operand, gradient);
+    if (run_.early == nullptr) return;
+    values_[gradient.id] = DTensor();  // who takes it may have the only handle
+    run_.early->Take(operand, results_[operand]);
+  }
   const void* erased_attributes() const override { return node_.plan().attributes.get(); }
   const void* erased_scalars() const override { return node_.scalars(); }
 

@@ -13,6 +13,17 @@ namespace weft {
 
 class GradientSink;
 
+// Where gradients of a node's operands go while its run still makes others.
+class EarlyDelivery {
+ public:
+  // Takes the gradient of `operand`, which is none of the run's results then, if it can go on its way at once: it is the last
+  // that comes to a node that TakesEarly. Returns whether it did; `gradient` is undefined then, otherwise as it was.
+  virtual bool Take(int operand, DTensor& gradient) = 0;
+
+ protected:
+  ~EarlyDelivery() = default;
+};
+
 // How a backward pass runs a node. The context that it gives is of the rank's state alone: a node's tensors may lie on
 // another mesh than the loss.
 struct NodeRun {
@@ -22,6 +33,8 @@ struct NodeRun {
   bool retain = false;
   // Another run does follow, the last, of the same gradients and for the other operands that have an edge.
   bool is_half = false;
+  // Of a gradient that the node has no more use for; null: nothing goes early.
+  EarlyDelivery* early = nullptr;
 };
 
 // What to do about a history that was used up: the end of that error's text.
@@ -61,6 +74,11 @@ class TapeNode : public RefCounted<TapeNode> {
   // Whether that holds of terms in another dtype than the operand's, too: they are summed as they come, in the widest dtype
   // of them, and cast behind that.
   virtual bool TakesTermsIn(DType /*dtype*/) const { return false; }
+
+  // Whether the sum may arrive while the node that the last term comes from has not made its other gradients, for which it may
+  // still read what is behind this node: nothing may change that before it has. A node that says so has one operand at most,
+  // of which it holds too.
+  virtual bool TakesEarly() const { return false; }
 
   // Whether a pass runs it although no gradient has arrived: other ranks do, too, and exchange messages in it.
   virtual bool RunsUnreached() const { return false; }

@@ -109,15 +109,15 @@ void Backward(GradContext<ConvAttributes, NoScalars>& ctx) {
   const Value dy = ctx.grad();
   if (!dy.defined()) return;
   const ConvAttributes& a = ctx.attributes();
-  if (ctx.Wants(0)) {
-    ctx.SetGrad(0, ctx.EmitLike(0, kConvDataGrad, {dy, ctx.saved("w")},
-                                {.conv = a, .extents = Spatial(ctx.operand_type(0))}));
-  }
+  const Value w = ctx.Wants(0) ? ctx.saved("w") : Value();
+  if (ctx.Wants(2)) ctx.ReleaseGrad(2, ctx.Emit(kSum, {dy}, {.dims = DimMaskOf({0, 2, 3})}));
   if (ctx.Wants(1)) {
-    ctx.SetGrad(1, ctx.EmitLike(1, kConvWeightGrad, {ctx.saved("x"), dy},
-                                {.conv = a, .extents = Spatial(ctx.operand_type(1))}));
+    ctx.ReleaseGrad(1, ctx.EmitLike(1, kConvWeightGrad, {ctx.saved("x"), dy},
+                                    {.conv = a, .extents = Spatial(ctx.operand_type(1))}));
   }
-  if (ctx.Wants(2)) ctx.SetGrad(2, ctx.Emit(kSum, {dy}, {.dims = DimMaskOf({0, 2, 3})}));
+  if (!ctx.Wants(0)) return;
+  ctx.SetGrad(0,
+              ctx.EmitLike(0, kConvDataGrad, {dy, w}, {.conv = a, .extents = Spatial(ctx.operand_type(0))}));
 }
 
 struct SampleShapes {

@@ -112,6 +112,10 @@ class GradContextBase : public Emitter {
   // Delivers the gradient of an operand: the gradient of the global value, of the operand's type, but for the dtype where
   // TakesTerms says so.
   virtual void SetGrad(int operand, Value gradient) = 0;
+  // The same of a value that the rule does not use again: a parameter's gradient may be on its way to other ranks while the
+  // rule makes the next. So rules make gradients of weights first. What they need of the saved values they read before: a
+  // gathered weight is let go with its gradient.
+  virtual void ReleaseGrad(int operand, Value gradient) { SetGrad(operand, gradient); }
 
   virtual const void* erased_attributes() const = 0;
   virtual const void* erased_scalars() const = 0;
@@ -142,6 +146,7 @@ class GradContext {
   const TensorType& output_type(int output) const { return base_.output_type(output); }
   TensorType TypeOf(Value value) const { return base_.TypeOf(value); }
   void SetGrad(int operand, Value gradient) { base_.SetGrad(operand, gradient); }
+  void ReleaseGrad(int operand, Value gradient) { base_.ReleaseGrad(operand, gradient); }
 
   template <class A2, class R2>
   Value Emit(const Op<A2, R2>& op, std::initializer_list<Value> operands,

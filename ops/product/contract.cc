@@ -163,17 +163,22 @@ using Context = GradContext<ContractAttributes, NoScalars>;
 ContractAttributes InputGradLabels(const ContractAttributes& a) { return {.x = a.y, .w = a.w, .y = a.x}; }
 ContractAttributes WeightGradLabels(const ContractAttributes& a) { return {.x = a.x, .w = a.y, .y = a.w}; }
 
-void BackwardInput(Context& ctx, Value dy) {
-  if (!ctx.Wants(0)) return;
-  ctx.SetGrad(0, ctx.Emit(kContract, {dy, ctx.saved("w")}, InputGradLabels(ctx.attributes())));
+// The weight as the gradient of operand 0 needs it, read before that of the weight is released; undefined if it is not wanted.
+Value WeightForInput(Context& ctx) { return ctx.Wants(0) ? ctx.saved("w") : Value(); }
+
+void BackwardInput(Context& ctx, Value dy, Value w) {
+  if (!w.defined()) return;
+  ctx.SetGrad(0, ctx.Emit(kContract, {dy, w}, InputGradLabels(ctx.attributes())));
 }
 
 void Backward(Context& ctx) {
   const Value dy = ctx.grad();
   if (!dy.defined()) return;
-  BackwardInput(ctx, dy);
-  if (!ctx.Wants(1)) return;
-  ctx.SetGrad(1, ctx.Emit(kContract, {ctx.saved("x"), dy}, WeightGradLabels(ctx.attributes())));
+  const Value w = WeightForInput(ctx);
+  if (ctx.Wants(1)) {
+    ctx.ReleaseGrad(1, ctx.Emit(kContract, {ctx.saved("x"), dy}, WeightGradLabels(ctx.attributes())));
+  }
+  BackwardInput(ctx, dy, w);
 }
 
 // The gradients of operands 1 and 2, w and b; operand 0 of the product is saved as `input`.
@@ -183,34 +188,41 @@ void BackwardWeights(Context& ctx, Value dy, absl::string_view input) {
   const bool sums = ctx.TypeOf(dy).shape != bias;
   if (ctx.Wants(1) && ctx.Wants(2) && sums) {
     const Values grads = ctx.EmitAll(kLinearWeightGrad, {ctx.saved(input), dy}, {labels, bias.ndim()});
-    ctx.SetGrad(1, grads[0]);
-    ctx.SetGrad(2, grads[1]);
+    ctx.ReleaseGrad(2, grads[1]);
+    ctx.ReleaseGrad(1, grads[0]);
     return;
   }
-  if (ctx.Wants(1)) ctx.SetGrad(1, ctx.Emit(kContract, {ctx.saved(input), dy}, labels));
-  if (ctx.Wants(2)) ctx.SetGrad(2, sums ? ctx.Emit(kSumTo, {dy}, {.shape = bias}) : dy);
+  if (ctx.Wants(2)) {
+    if (sums) {
+      ctx.ReleaseGrad(2, ctx.Emit(kSumTo, {dy}, {.shape = bias}));
+    } else {
+      ctx.SetGrad(2, dy);
+    }
+  }
+  if (ctx.Wants(1)) ctx.ReleaseGrad(1, ctx.Emit(kContract, {ctx.saved(input), dy}, labels));
 }
 
 void BackwardLinear(Context& ctx) {
   const Value dy = ctx.grad();
   if (!dy.defined()) return;
-  BackwardInput(ctx, dy);
+  const Value w = WeightForInput(ctx);
   BackwardWeights(ctx, dy, "x");
+  BackwardInput(ctx, dy, w);
 }
 
 void BackwardGeluLinear(Context& ctx) {
   const Value dy = ctx.grad(0);
   const Value da = ctx.grad(1);
-  if (ctx.Wants(0)) {
-    Value dh = da.defined() ? ctx.Emit(kGeluGrad, {ctx.saved("h"), da}) : Value();
-    if (dy.defined()) {
-      const Value through = ctx.Emit(kGeluLinearInputGrad, {dy, ctx.saved("w"), ctx.saved("h")},
-                                     InputGradLabels(ctx.attributes()));
-      dh = dh.defined() ? ctx.Emit(kAdd, {dh, through}) : through;
-    }
-    if (dh.defined()) ctx.SetGrad(0, dh);
-  }
+  const Value w = dy.defined() ? WeightForInput(ctx) : Value();
   if (dy.defined()) BackwardWeights(ctx, dy, "a");
+  if (!ctx.Wants(0)) return;
+  Value dh = da.defined() ? ctx.Emit(kGeluGrad, {ctx.saved("h"), da}) : Value();
+  if (dy.defined()) {
+    const Value through =
+        ctx.Emit(kGeluLinearInputGrad, {dy, w, ctx.saved("h")}, InputGradLabels(ctx.attributes()));
+    dh = dh.defined() ? ctx.Emit(kAdd, {dh, through}) : through;
+  }
+  if (dh.defined()) ctx.SetGrad(0, dh);
 }
 
 // dw is a product, db a sum: of dw's gradient products again, of db's a broadcast.
