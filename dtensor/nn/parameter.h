@@ -152,7 +152,7 @@ class Parameter {
   // Goes on with another version of the value, one that at_rest() gave; returns the one that it had.
   DTensor ExchangeValue(DTensor value);
 
-  // An update has changed the parameter and all others that it changes: who makes copies may begin to.
+  // An update has changed the parameter: who makes copies may begin to.
   void EndUpdate() {
     if (placed_.copy_source != nullptr) placed_.copy_source->Updated(placed_.copy_index);
   }
@@ -208,6 +208,10 @@ class Parameter {
   bool is_copied() const {
     return placed_.layouts.at_rest != placed_.layouts.compute || placed_.compute_dtype != at_rest().dtype() ||
            placed_.memory.value_on_host;
+  }
+  // Whether ranks gather what an update has changed, while it changes others: copies ahead of their use, or the value at rest.
+  bool sends_updates() const {
+    return placed_.copy_source != nullptr || placed_.layouts.of_state() != placed_.layouts.at_rest;
   }
   // Where gradients arrive.
   LeafNode& leaf() const;

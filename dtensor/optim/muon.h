@@ -67,6 +67,9 @@ class Muon : public AdamW {
 
  protected:
   void Update(absl::Span<const int> indices, double lr, const DTensor& scale) override;
+  bool updates_in_parts() const override {
+    return false;
+  }  // stacks are of matrices from anywhere in the model
   std::vector<std::pair<std::string, DTensor>> Moments() const override;
 
  private:

@@ -1,27 +1,48 @@
 #include "dtensor/optim/optimizer.h"
 
+#include <algorithm>
+
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/functions.h"
 #include "dtensor/host_memory.h"
 #include "dtensor/optim/tied_names.h"
+#include "mesh/shard_math.h"
 #include "ops/optimizer/optimizer_update.h"
 
 namespace weft {
 namespace {
 
-// Of parameters whose changed pieces are brought or gathered together.
-constexpr int64_t kBytesAtATime = 25 << 20;
+// Of parameters that are updated together, where others go on their way meanwhile.
+constexpr int64_t kMostBytes = 25 << 20;
+constexpr int64_t kLeastBytes = 1 << 20;
+constexpr int64_t kParts = 10;
 
-int64_t PieceBytes(const Parameter& parameter) { return parameter.at_rest().impl()->piece().num_bytes(); }
+// The largest piece that a rank has of it: the same on every rank, so that all divide parameters alike.
+int64_t PieceBytes(const Parameter& parameter) {
+  const DTensor& value = parameter.at_rest();
+  return MaxLocalElements(value.shape(), value.layout(), value.context()->mesh()) * ItemSize(value.dtype());
+}
 
-// The first of them, as many as are brought together.
-absl::Span<const int> SomeOf(absl::Span<const int> indices, const std::vector<Parameter*>& parameters) {
+// The first of them, which hold `num_bytes` or are all.
+absl::Span<const int> SomeOf(absl::Span<const int> indices, const std::vector<Parameter*>& parameters,
+                             int64_t num_bytes) {
   size_t count = 0;
-  for (int64_t num_bytes = 0; count < indices.size() && num_bytes < kBytesAtATime; ++count) {
-    num_bytes += PieceBytes(*parameters[indices[count]]);
+  for (int64_t held = 0; count < indices.size() && held < num_bytes; ++count) {
+    held += PieceBytes(*parameters[indices[count]]);
   }
   return indices.first(count);
+}
+
+// How much of what lies on the device is updated at a time.
+int64_t PartBytes(absl::Span<const int> indices, const std::vector<Parameter*>& parameters) {
+  int64_t all = 0;
+  bool any_sends = false;
+  for (const int i : indices) {
+    all += PieceBytes(*parameters[i]);
+    any_sends |= parameters[i]->sends_updates();
+  }
+  return any_sends ? std::min(kMostBytes, std::max(kLeastBytes, all / kParts)) : all;
 }
 
 }  // namespace
@@ -67,7 +88,12 @@ void Optimizer::StepBetweenHooks(double lr, const DTensor& gradient_scale) {
   const DTensor scale =
       gradient_scale.defined() ? ToDevice(gradient_scale) : Full(context, DType::kF32, Shape(), 1);
   Call(kCountUpdate, {updates_, scale});
-  if (!indices.empty()) UpdateThere(indices, lr, scale);
+  const int64_t part_bytes = PartBytes(indices, parameters_);
+  for (absl::Span<const int> left = indices; !left.empty();) {
+    const absl::Span<const int> now = updates_in_parts() ? SomeOf(left, parameters_, part_bytes) : left;
+    UpdateThere(now, lr, scale);
+    left.remove_prefix(now.size());
+  }
   if (on_host.empty()) return;
   updates_there_ = ToHost(updates_);
   const absl::Cleanup forget = [&] { updates_there_ = DTensor(); };  // after a step that fails, too
@@ -79,11 +105,11 @@ void Optimizer::StepBetweenHooks(double lr, const DTensor& gradient_scale) {
   };
   values_.resize(parameters_.size());
   absl::Span<const int> left = on_host;
-  absl::Span<const int> now = SomeOf(left, parameters_);
+  absl::Span<const int> now = SomeOf(left, parameters_, kMostBytes);
   if (brings) bring(now);
   while (!now.empty()) {
     left.remove_prefix(now.size());
-    const absl::Span<const int> next = SomeOf(left, parameters_);
+    const absl::Span<const int> next = SomeOf(left, parameters_, kMostBytes);
     if (brings) bring(next);
     UpdateThere(now, lr, scale_there);
     now = next;
@@ -104,25 +130,19 @@ void Optimizer::UpdateThere(absl::Span<const int> indices, double lr, const DTen
   for (const int i : indices) parameters_[i]->EndUpdate();
 }
 
-// In the order in which forward reads them, for the most part, so that it need not wait for all.
 void Optimizer::TakeUpdates(absl::Span<const int> indices) {
-  std::vector<Parameter*> parameters;
-  std::vector<DTensor> pieces;
-  int64_t num_bytes = 0;
-  const auto take = [&] {
+  for (absl::Span<const int> left = indices; !left.empty();) {
+    const absl::Span<const int> now = SomeOf(left, parameters_, kMostBytes);
+    std::vector<Parameter*> parameters;
+    std::vector<DTensor> pieces;
+    for (const int i : now) {
+      if (values_[i].impl() == parameters_[i]->at_rest().impl()) continue;
+      parameters.push_back(parameters_[i]);
+      pieces.push_back(std::move(values_[i]));
+    }
     Parameter::TakeUpdates(parameters, pieces);
-    parameters.clear();
-    pieces.clear();
-    num_bytes = 0;
-  };
-  for (const int i : indices) {
-    if (values_[i].impl() == parameters_[i]->at_rest().impl()) continue;
-    parameters.push_back(parameters_[i]);
-    pieces.push_back(std::move(values_[i]));
-    num_bytes += PieceBytes(*parameters_[i]);
-    if (num_bytes >= kBytesAtATime) take();
+    left.remove_prefix(now.size());
   }
-  take();
 }
 
 std::vector<std::pair<std::string, DTensor>> Optimizer::State() const {

@@ -19,8 +19,7 @@ class CopySource {
   // Errors: those of the redistribution.
   virtual DTensor Copy(int copy) = 0;
 
-  // An optimizer has changed the parameter, and all that the same update changes: what reads it next is known to
-  // come.
+  // An optimizer has changed the parameter: what reads it next is known to come.
   virtual void Updated(int /*copy*/) {}
 
   // The parameter is gone.

@@ -105,24 +105,29 @@ void UnitCopies::Use(int index) {
   if (comes_again && !unit.is_held && unit.spec.rests_in != nullptr && unit.parts.empty()) KeepParts(unit);
 }
 
-// The first gather of a step has no compute of its own step before it: it runs beside what ends the last one.
+// The first gathers of a step have little compute of their own step before them: they run beside what ends the last one.
 // Another optimizer may still have to change the rest of the unit; what is frozen stays as it is.
 void UnitCopies::Updated(int copy) {
-  const bool hides = options_.overlap && options_.prefetch > 0 && !forward_order_.empty();
-  if (!hides || places_[copy].first != forward_order_[0]) return;
-  Unit& unit = units_[forward_order_[0]];
+  if (!options_.overlap || options_.prefetch == 0 || forward_order_.empty()) return;
+  const int index = places_[copy].first;
+  const int first = forward_order_[0];
+  if (index != first) {
+    const std::vector<int> ahead = UnitsAhead(first, /*in_backward=*/false);
+    if (std::find(ahead.begin(), ahead.end(), index) == ahead.end()) return;
+  }
+  Unit& unit = units_[index];
   const bool is_ahead = !unit.copies.empty() && !unit.is_used;
   if (is_ahead) return;
   for (size_t i = 0; i < unit.versions.size(); ++i) {
     const Parameter& parameter = *unit.spec.parameters[i];
     if (parameter.trainable() && parameter.at_rest().impl()->version() == unit.versions[i]) return;
   }
-  Gather(forward_order_[0], /*ahead=*/true);
+  Gather(index, /*ahead=*/true);
 }
 
 // The next units of the pass that runs, as the last one had them. What was gathered ahead in another hope goes.
 void UnitCopies::Prefetch(int index) {
-  const std::vector<int> ahead = UnitsAhead(index);
+  const std::vector<int> ahead = UnitsAhead(index, context_.state().in_backward());
   for (int i = 0; i < std::ssize(units_); ++i) {
     const bool hoped = !units_[i].copies.empty() && !units_[i].is_used && !units_[i].is_held;
     if (!hoped || std::find(ahead.begin(), ahead.end(), i) != ahead.end()) continue;
@@ -135,15 +140,14 @@ void UnitCopies::Prefetch(int index) {
   }
 }
 
-std::vector<int> UnitCopies::UnitsAhead(int index) const {
-  const bool backward = context_.state().in_backward();
+std::vector<int> UnitCopies::UnitsAhead(int index, bool in_backward) const {
   std::vector<int> reversed;
-  if (backward && backward_order_.empty()) {
+  if (in_backward && backward_order_.empty()) {
     // That of a forward of which nothing is trained has been taken at its end.
     const std::vector<int>& forward = this_forward_.empty() ? forward_order_ : this_forward_;
     reversed.assign(forward.rbegin(), forward.rend());
   }
-  const std::vector<int>& order = !backward                 ? forward_order_
+  const std::vector<int>& order = !in_backward              ? forward_order_
                                   : backward_order_.empty() ? reversed
                                                             : backward_order_;
   std::vector<int> ahead;

@@ -35,7 +35,8 @@ struct UnitCopyOptions {
 // The copies of sharded parameters that compute reads, gathered a unit at a time: one RedistributeEach when the
 // first of the unit is asked for, in forward and again in backward. While a unit is used, the next ones are
 // gathered: in the order in which the last forward, or backward, first used them. The unit that the last forward
-// used first is gathered when an update has changed all of its parameters that are trained, ahead of the next step. Copies are
+// used first, and those that would be gathered while it is used, are gathered ahead of the next step, each when an update has
+// changed all of its parameters that are trained. Copies are
 // let go when forward leaves the unit's module, and in backward when all of the unit's gradients are there. A unit
 // may keep a part of them in between, and gather those within a smaller group. A model that is only run forward, under
 // NoGradGuard or with no parameter that is trained, has the order of its last forward, which lets go of all units that reshard.
@@ -99,7 +100,7 @@ class UnitCopies final : public CopySource {
   void KeepParts(Unit& unit);
   void MakeRoom(int index);
   void Prefetch(int index);
-  std::vector<int> UnitsAhead(int index) const;
+  std::vector<int> UnitsAhead(int index, bool in_backward) const;
   void DropUnused(Unit& unit, absl::string_view why);
   void Drop(Unit& unit) noexcept;
 

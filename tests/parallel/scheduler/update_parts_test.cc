@@ -1,0 +1,86 @@
+// An update goes by parts where what it changes is gathered: the first of them move while it changes others.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dtensor/autograd/backward.h"
+#include "dtensor/call/call_observer.h"
+#include "dtensor/functions.h"
+#include "dtensor/nn/containers.h"
+#include "dtensor/nn/linear.h"
+#include "dtensor/optim/sgd.h"
+#include "gmock/gmock.h"
+#include "parallel/parallelize.h"
+#include "parallel/styles.h"
+#include "runtime/launch/run_ranks.h"
+
+namespace weft {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+
+// How many gathers of parameters had been issued at each call of an update.
+class GathersBefore final : public CallObserver {
+ public:
+  explicit GathersBefore(World& world) : world_(world) {}
+  void OnCall(const ErasedCall& call, const ResolvedCall& /*plan*/) override {
+    if (std::string(call.op.name()) != "sgd_update") return;
+    int64_t gathers = 0;
+    for (const LedgerEntry& entry : world_.ledger().entries()) {
+      if (entry.tag.purpose == static_cast<uint8_t>(Purpose::kParam)) gathers += entry.calls;
+    }
+    counts_.push_back(gathers);
+  }
+  const std::vector<int64_t>& counts() const { return counts_; }
+
+ private:
+  World& world_;
+  std::vector<int64_t> counts_;
+};
+
+// Of four weights, 2 MiB each, in the order of forward; of the second step, when that is known.
+template <class MakeOptimizer>
+std::vector<int64_t> CountsUnder(Plan plan, int prefetch, const MakeOptimizer& make) {
+  std::vector<int64_t> counts;
+  plan.set_scheduler({.prefetch = prefetch});
+  RunRanks(2, [&](World& world) {
+    Sequential model;
+    for (int i = 0; i < 4; ++i) model.Add<Linear>(512, 512, LinearOptions{.bias = false});
+    const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=2"), plan, {.dtype = DType::kF64});
+    auto optimizer = make(model.AllParameters());
+    GathersBefore gathers(world);
+    for (int step = 0; step < 2; ++step) {
+      Backward(Sum(Square(model(RandomNormal(context, DType::kF64, {2, 512}, {}, "x")))));
+      world.ledger().Clear();
+      const CallObserverGuard guard(context->state(), step == 1 ? &gathers : nullptr);
+      optimizer.Step(1e-6);
+      optimizer.ZeroGrad();
+    }
+    if (world.rank() == 0) counts = gathers.counts();
+  });
+  return counts;
+}
+
+Sgd MakeSgd(const std::vector<Parameter*>& parameters) { return Sgd(parameters, {}); }
+
+TEST(UpdatePartsTest, ValuesAtRestAreGatheredWhileOthersAreUpdated) {
+  EXPECT_THAT(CountsUnder({{"", DataParallel("dp", {.shard_state = true})}}, 1, MakeSgd),
+              ElementsAre(0, 1, 2, 3));
+}
+
+// Those that forward uses first: the first unit, and as many as are gathered ahead.
+TEST(UpdatePartsTest, UnitsAreGatheredAheadOfTheNextStepWhileOthersAreUpdated) {
+  const Plan plan = {{"*", FullyShard("dp")}, {"", FullyShard("dp")}};
+  EXPECT_THAT(CountsUnder(plan, 0, MakeSgd), ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(CountsUnder(plan, 1, MakeSgd), ElementsAre(0, 1, 2, 2));
+  EXPECT_THAT(CountsUnder(plan, 2, MakeSgd), ElementsAre(0, 1, 2, 3));
+}
+
+TEST(UpdatePartsTest, NothingIsGatheredUnderDdp) {
+  EXPECT_THAT(CountsUnder({{"", DataParallel("dp")}}, 1, MakeSgd), Each(0));
+}
+
+}  // namespace
+}  // namespace weft
