@@ -68,6 +68,14 @@ TEST_P(ExecutorTest, WithATieThatIsDeclared) {
                    .rows = {3, 1, 2, 3}});
 }
 
+// One microbatch alone: the head's term of the table's gradient is one that the tie has turned, and no sum of several.
+TEST(ExecutorOfOneMicrobatchTest, WithATieThatIsDeclared) {
+  for (const char* schedule : {"gpipe", "1f1b", "zb_h1", "interleaved", "zbv"}) {
+    ExpectOneDevice(
+        {.schedule = schedule, .mesh = "pp=2", .tied_head = true, .declares_tie = true, .rows = {3}});
+  }
+}
+
 // Stages that compute their blocks again: whole, in groups that the cut divides, and but for some ops.
 TEST_P(ExecutorTest, WithRecomputation) {
   for (const Style& recompute :
