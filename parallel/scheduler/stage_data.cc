@@ -10,6 +10,7 @@
 #include "dtensor/redistribution/implicit.h"
 #include "parallel/stage_replicas.h"
 #include "runtime/comm/communicator.h"
+#include "runtime/tensor/copy.h"
 
 namespace weft {
 namespace {
@@ -126,7 +127,9 @@ class PartsOfStages final : public StageData {
       // No microbatch may have reached it here.
       terms[i] =
           terms[i].defined() ? ToDevice(terms[i]) : Full(context, value.dtype(), value.shape(), 0, layout);
-      const Tensor& term = terms[i].ToLocal();
+      // A view, where the parameter is read by another name that turns it and one microbatch alone has reached it.
+      const Tensor& piece = terms[i].ToLocal();
+      const Tensor term = piece.IsContiguous() ? piece : CloneTensor(piece, context_->allocator());
       const Tensor sum = Tensor::Empty(context_->allocator(), term.dtype(), term.shape());
       parts.push_back({.input = term, .output = sum});
       sums[i] = DTensor::FromLocal(context, sum, layout, value.shape());
