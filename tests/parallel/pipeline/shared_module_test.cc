@@ -2,6 +2,7 @@
 // does a loss.
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -68,10 +69,20 @@ class SharedBlock : public SegmentedModule {
   Block block_{this, "block"};
 };
 
-double LossOnOneDevice(const std::vector<int64_t>& rows, bool names_below) {
+struct DrawsCase {
+  bool names_below = false;
+  bool hook_draws = false;  // a hook of the model, in whose call the first segment stands
+};
+
+void HangNoise(Module& model) {
+  model.AddBeforeForward([](Module&, const DTensor& x) { return Dropout(x, 0.3); });
+}
+
+double LossOnOneDevice(const std::vector<int64_t>& rows, const DrawsCase& test) {
   double loss = 0;
   RunRanks(1, [&](World& world) {
-    SharedBlock model(4, names_below);
+    SharedBlock model(4, test.names_below);
+    if (test.hook_draws) HangNoise(model);
     const auto context = Parallelize(model, world, DeviceMesh(), {}, {.dtype = DType::kF64});
     for (const Microbatch& part : ProductParts(context, rows)) {
       const BatchOffsetGuard offset(context->state(), part.batch_offset);
@@ -82,11 +93,12 @@ double LossOnOneDevice(const std::vector<int64_t>& rows, bool names_below) {
   return loss;
 }
 
-void ExpectLossOfOneDevice(const std::string& name, bool names_below) {
+void ExpectLossOfOneDevice(const std::string& name, const DrawsCase& test) {
   const std::vector<int64_t> rows = {3, 2, 4, 3};
-  const double expected = LossOnOneDevice(rows, names_below);
+  const double expected = LossOnOneDevice(rows, test);
   RunRanks(2, [&](World& world) {
-    SharedBlock model(4, names_below);
+    SharedBlock model(4, test.names_below);
+    if (test.hook_draws) HangNoise(model);
     const PipelineSchedule schedule = GenerateSchedule(name, {.ranks = 2, .microbatches = 4});
     const bool is_v = schedule.num_chunks() == 2 && schedule.stage_rank.back() == 0;
     const Plan plan = {{"layers.*", Pipeline("pp", {.chunks = schedule.num_chunks(),
@@ -100,17 +112,54 @@ void ExpectLossOfOneDevice(const std::string& name, bool names_below) {
 
 class SharedModuleTest : public testing::TestWithParam<const char*> {};
 
-TEST_P(SharedModuleTest, DrawsWhatItDrawsOnOneDevice) {
-  ExpectLossOfOneDevice(GetParam(), /*names_below=*/false);
-}
+TEST_P(SharedModuleTest, DrawsWhatItDrawsOnOneDevice) { ExpectLossOfOneDevice(GetParam(), {}); }
 
 // Segments have a module in common also where one names a module above it.
 TEST_P(SharedModuleTest, AModuleBelowDrawsWhatItDrawsOnOneDevice) {
-  ExpectLossOfOneDevice(GetParam(), /*names_below=*/true);
+  ExpectLossOfOneDevice(GetParam(), {.names_below = true});
+}
+
+// What the model's own hook draws the first stage alone knows of.
+TEST_P(SharedModuleTest, BehindAHookThatDrawsItDrawsWhatItDrawsOnOneDevice) {
+  ExpectLossOfOneDevice(GetParam(), {.hook_draws = true});
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedules, SharedModuleTest, testing::Values("gpipe", "1f1b", "interleaved", "zbv"),
                          [](const auto& info) { return std::string(info.param); });
+
+// Products, of whose two segments each draws a mask by the same dropout.
+class Masks : public Products {
+ public:
+  Masks() : Products(2) {}
+  nn::Dropout drop{this, "drop", 0.5};
+
+ protected:
+  std::vector<Segment> MakeSegments() override {
+    std::vector<Segment> chain;
+    for (const auto& layer : layers) {
+      chain.push_back({.modules = {layer.get(), &drop}, .cost = 1, .run = [&](const DTensors& x) -> DTensors {
+                         return {drop(FullLike((*layer)(x[0]), 1))};
+                       }});
+    }
+    return chain;
+  }
+};
+
+// A model that another calls twice in one forward.
+TEST(SharedModuleTwiceTest, EverySegmentOfEveryCallDrawsAnew) {
+  RunRanks(1, [](World& world) {
+    Masks model;
+    const auto context = Parallelize(model, world, DeviceMesh(), {}, {.dtype = DType::kF64});
+    std::set<std::vector<double>> masks;
+    model.drop.AddAfterForward([&](Module&, const DTensor& y) -> DTensor {
+      masks.insert(y.ToLocal().ToVector<double>());
+      return y;
+    });
+    const RootCallScope other(context->state(), /*is_root=*/true);
+    for (int i = 0; i < 2; ++i) model(ProductParts(context, 1)[0].inputs[0]);
+    EXPECT_EQ(masks.size(), 4u);
+  });
+}
 
 }  // namespace
 }  // namespace weft
