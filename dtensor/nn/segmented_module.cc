@@ -10,6 +10,16 @@
 #include "dtensor/autograd/recompute.h"
 
 namespace weft {
+namespace {
+
+// The number of segment `i`'s first draw, in a call of the model that has come to number `begun`. What the model itself has drawn
+// in this call, in a hook, only the first segment's follows: the rank that runs another one does not know it.
+uint64_t FirstDraw(uint64_t begun, int i) {
+  constexpr int kDrawBits = 32;  // for more draws than any segment makes
+  return i == 0 ? begun : ((begun >> kDrawBits) + static_cast<uint64_t>(i)) << kDrawBits;
+}
+
+}  // namespace
 
 const std::vector<Segment>& SegmentedModule::segments() {
   if (segments_.empty()) {
@@ -48,12 +58,10 @@ void SegmentedModule::FindShared() {
   }
 }
 
-DTensors SegmentedModule::RunChain(int begin, int end, uint64_t first, DTensors inputs) {
-  // More draws than any segment makes.
-  constexpr int kDrawBits = 32;
+DTensors SegmentedModule::RunChain(int begin, int end, uint64_t begun, DTensors inputs) {
   RankState& state = context()->state();
   for (int i = begin; i < end; ++i) {
-    const uint64_t number = first + (static_cast<uint64_t>(i) << kDrawBits);
+    const uint64_t number = FirstDraw(begun, i);
     state.set_call_number(number);
     for (const Module* module : shared_[i]) {
       const PathGuard shared(state, state.PathId(module->full_path()));
@@ -65,15 +73,15 @@ DTensors SegmentedModule::RunChain(int begin, int end, uint64_t first, DTensors 
 }
 
 DTensors SegmentedModule::RunSegments(int begin, int end, DTensors inputs, DTensors* first_made) {
-  const uint64_t first = context()->state().call_number();  // not 0 where a model calls this one again
+  const uint64_t begun = context()->state().call_number();  // not 0 where a model calls this one again
   for (int i = begin; i < end;) {
     const RecomputedSegments* const group = GroupOf(i);
     const bool is_asked_for = i == begin && first_made != nullptr;
     const int next = group != nullptr && !is_asked_for ? std::min(group->end, end) : i + 1;
     if (group == nullptr) {
-      inputs = RunChain(i, next, first, std::move(inputs));
+      inputs = RunChain(i, next, begun, std::move(inputs));
     } else {
-      const auto run = [this, i, next, first](const DTensors& x) { return RunChain(i, next, first, x); };
+      const auto run = [this, i, next, begun](const DTensors& x) { return RunChain(i, next, begun, x); };
       // What the group was given lies where the module that takes it would have it.
       const std::vector<Module*>& takers = segments()[i].modules;
       RankState& state = context()->state();
@@ -83,6 +91,7 @@ DTensors SegmentedModule::RunSegments(int begin, int end, DTensors inputs, DTens
     if (is_asked_for) *first_made = inputs;
     i = next;
   }
+  context()->state().set_call_number(FirstDraw(begun, end));  // so that another call draws anew
   return inputs;
 }
 

@@ -94,8 +94,8 @@ class SegmentedModule : public Module {
   DTensor Forward(const DTensor& x) final;
 
  private:
-  // Those from `begin` up to `end`, numbering draws from `first` on.
-  DTensors RunChain(int begin, int end, uint64_t first, DTensors inputs);
+  // Those from `begin` up to `end`, in a call of the model that has come to draw number `begun`.
+  DTensors RunChain(int begin, int end, uint64_t begun, DTensors inputs);
   // Makes shared_.
   void FindShared();
   // The group that segment `i` is in, if it is recomputed now; otherwise null.
