@@ -210,6 +210,39 @@ TEST(SegmentCostsTest, OneSegmentIsThereAtATime) {
   });
 }
 
+// Products of what a buffer of the model itself has shifted.
+class Shifted : public Products {
+ public:
+  Shifted() : Products(2) {}
+  ModuleBuffer shift{this, "shift", {.shape = {kDim}, .initializer = Initializer::Constant(1)}};
+
+ protected:
+  std::vector<Segment> MakeSegments() override {
+    std::vector<Segment> chain;
+    for (const auto& layer : layers) {
+      chain.push_back({.modules = {layer.get()}, .cost = 1, .run = [&](const DTensors& x) -> DTensors {
+                         return {(*layer)(Add(x[0], shift.Value()))};
+                       }});
+    }
+    return chain;
+  }
+};
+
+// Every stage has it.
+TEST(SegmentCostsTest, OfSegmentsThatReadABufferOfTheModel) {
+  const DeviceMesh mesh = DeviceMesh::Parse("pp=2");
+  RunRanks(2, [&](World& world) {
+    Shifted model;
+    const std::vector<double> costs = MeasureSegmentCosts(model, world, mesh, RowsOn, {.dtype = DType::kF64});
+    EXPECT_EQ(costs.size(), 2u);
+    ExpectSpec(model, world);
+    Parallelize(model, world, mesh, WithSegmentCosts(StagedPlan(), costs), {.dtype = DType::kF64});
+    EXPECT_TRUE(model.shift.is_here());
+    PipelineExecutor pipeline(model, GenerateSchedule("1f1b", {.ranks = 2, .microbatches = 2}));
+    EXPECT_GT(pipeline.ForwardLoss(ProductParts(model.context(), 2)).Mean().Item(), 0);
+  });
+}
+
 TEST(SegmentCostsTest, AfterAnErrorTheModelIsASpec) {
   RunRanks(1, [](World& world) {
     SlowModel model(UnlikeTimes());
