@@ -6,6 +6,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -117,14 +118,16 @@ class Measurement {
  private:
   bool IsLast(int segment) const { return segment + 1 == num_segments_; }
 
+  // Those that are where the segment runs: of its modules, and of modules that no segment has, which every stage has.
   std::vector<ModuleBuffer*> BuffersOf(int segment) const {
-    std::vector<ModuleBuffer*> buffers;
-    for (Module* module : model_.segments()[segment].modules) {
-      for (ModuleBuffer* buffer : module->AllBuffers()) {
-        const bool is_new = std::find(buffers.begin(), buffers.end(), buffer) == buffers.end();
-        if (is_new) buffers.push_back(buffer);
+    std::set<const ModuleBuffer*> own, others;
+    for (int i = 0; i < num_segments_; ++i) {
+      for (Module* module : model_.segments()[i].modules) {
+        for (const ModuleBuffer* buffer : module->AllBuffers()) (i == segment ? own : others).insert(buffer);
       }
     }
+    std::vector<ModuleBuffer*> buffers = model_.AllBuffers();
+    std::erase_if(buffers, [&](const ModuleBuffer* each) { return others.count(each) > own.count(each); });
     return buffers;
   }
 
