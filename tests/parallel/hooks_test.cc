@@ -8,9 +8,12 @@
 #include "dtensor/autograd/gradient_hook.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/linear.h"
+#include "dtensor/nn/segmented_module.h"
 #include "dtensor/optim/sgd.h"
 #include "gmock/gmock.h"
 #include "parallel/parallelize.h"
+#include "parallel/pipeline/executor.h"
+#include "parallel/pipeline/generator.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/ops/tensor_compare.h"
 
@@ -301,6 +304,56 @@ TEST(RootNameTest, KeepsBitsApart) {
                 "module 'a' has a name already: set_name is for a root");
     });
   }
+}
+
+// A chain of two inputs and two outputs, of which it changes the first.
+class Pair : public SegmentedModule {
+ public:
+  Linear a{this, "a", 5, 5}, b{this, "b", 5, 5};
+  LossSum LossOf(const DTensors& outputs, const DTensor& targets) override {
+    return MseLoss(outputs[0] + outputs[1], targets);
+  }
+
+ protected:
+  std::vector<Segment> MakeSegments() override {
+    const auto segment = [](Linear& layer) {
+      return Segment{.modules = {&layer}, .cost = 1, .run = [&](const DTensors& x) -> DTensors {
+                       return {layer(x[0]), x[1]};
+                     }};
+    };
+    return {segment(a), segment(b)};
+  }
+};
+
+// Whichever rank of a pipeline has them.
+TEST(HooksOfStagesTest, SeeEveryInputAndOutputOfTheModel) {
+  OnMesh("pp=2", [](const IntrusivePtr<MeshContext>& context) {
+    Pair model;
+    Parallelize(model, context, {{"*", Pipeline("pp")}}, {.dtype = DType::kF64});
+    PipelineExecutor pipeline(model, GenerateSchedule("1f1b", {.ranks = 2, .microbatches = 1}));
+    const auto outputs = [&](double scale) {
+      std::vector<std::vector<double>> values;
+      DTensors inputs;
+      for (const uint64_t seed : {1, 2}) {
+        inputs.push_back(DTensor::Distribute(model.context(), RandomF64({5, 5}, seed), Layout(2, 1)) * scale);
+      }
+      for (const DTensor& y : pipeline.ForwardOutputs(inputs)) {
+        values.push_back(y.FullTensor().ToVector<double>());
+      }
+      return values;
+    };
+    std::vector<std::vector<double>> plus_one = outputs(1);
+    ASSERT_EQ(plus_one.size(), 2u);
+    for (std::vector<double>& values : plus_one) {
+      for (double& value : values) value += 1;
+    }
+    const std::vector<std::vector<double>> of_doubled = outputs(2);
+    HookHandle twice = model.AddBeforeForward([](Module&, const DTensor& x) { return x * 2.0; });
+    EXPECT_EQ(outputs(1), of_doubled);
+    twice.Remove();
+    const HookHandle plus = model.AddAfterForward([](Module&, const DTensor& y) { return y + 1.0; });
+    EXPECT_EQ(outputs(1), plus_one);
+  });
 }
 
 }  // namespace
