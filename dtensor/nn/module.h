@@ -242,6 +242,9 @@ class ModuleCall {
   // Of a module with several inputs, or outputs, `index` says which: pins may be of one of them (BorderPin::tensor).
   DTensor Input(const DTensor& x, int index = 0) const;
   DTensor Output(const DTensor& y, int index = 0) const;
+  // All of them; those that are undefined stay so.
+  DTensors Inputs(const DTensors& inputs) const;
+  DTensors Outputs(const DTensors& outputs) const;
 
  private:
   friend class Module;

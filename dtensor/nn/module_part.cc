@@ -20,11 +20,8 @@ namespace {
 // What `forward` makes of the inputs, over the module's border.
 DTensors RunBody(const Module& module, const ModuleCall& call, const DTensors& inputs, int num_outputs,
                  absl::FunctionRef<DTensors(const DTensors& inputs)> forward) {
-  DTensors taken, given;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    taken.push_back(inputs[i].defined() ? call.Input(inputs[i], static_cast<int>(i)) : DTensor());
-  }
-  const DTensors made = forward(taken);
+  DTensors given;
+  const DTensors made = forward(call.Inputs(inputs));
   WEFT_REQUIRE(std::ssize(made) == num_outputs, "module '", module.path(), "': expected ", num_outputs,
                " outputs, got ", made.size());
   for (size_t i = 0; i < made.size(); ++i) given.push_back(call.Output(made[i], static_cast<int>(i)));
@@ -32,6 +29,22 @@ DTensors RunBody(const Module& module, const ModuleCall& call, const DTensors& i
 }
 
 }  // namespace
+
+DTensors ModuleCall::Inputs(const DTensors& inputs) const {
+  DTensors taken;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    taken.push_back(inputs[i].defined() ? Input(inputs[i], static_cast<int>(i)) : DTensor());
+  }
+  return taken;
+}
+
+DTensors ModuleCall::Outputs(const DTensors& outputs) const {
+  DTensors given;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    given.push_back(outputs[i].defined() ? Output(outputs[i], static_cast<int>(i)) : DTensor());
+  }
+  return given;
+}
 
 // What is cast to fewer bytes is so before it moves, as within a mesh.
 DTensor Module::Brought(const DTensor& x, const std::vector<BorderPin>& pins,

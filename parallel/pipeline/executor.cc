@@ -258,13 +258,12 @@ void PipelineExecutor::Forward(const PipelineAction& action) {
   std::optional<NoSync> holds_back;
   if (number + 1 < std::ssize(microbatches_)) holds_back.emplace(state);
   const ModuleCall call(model_);
-  DTensors inputs = flight.inputs;
-  if (stage == 0 && !inputs.empty()) inputs[0] = call.Input(inputs[0]);
+  DTensors inputs = stage == 0 ? call.Inputs(flight.inputs) : flight.inputs;
   DTensors first;
   DTensors outputs = model_.RunSegments(stages_.first_segments[stage], stages_.first_segments[stage + 1],
                                         std::move(inputs), stage == 0 ? &first : nullptr);
   if (IsLast(stage)) {
-    outputs[0] = call.Output(outputs[0]);
+    outputs = call.Outputs(outputs);
     if (wants_outputs_) {
       for (const DTensor& output : outputs) outputs_.push_back(output.Detach());
       return;

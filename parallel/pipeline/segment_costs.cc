@@ -174,11 +174,10 @@ class Measurement {
     DTensors with_history;
     {
       const ModuleCall call(model_);
-      if (segment == 0 && !inputs.empty()) inputs[0] = call.Input(inputs[0]);
+      if (segment == 0) inputs = call.Inputs(inputs);
       DTensors outputs = model_.RunSegments(segment, segment + 1, std::move(inputs));
       if (IsLast(segment)) {
-        outputs[0] = call.Output(outputs[0]);
-        outputs = {model_.LossOf(outputs, targets).Mean()};
+        outputs = {model_.LossOf(call.Outputs(outputs), targets).Mean()};
       }
       for (const DTensor& output : outputs) {
         const bool has_history = output.requires_grad();
