@@ -52,6 +52,19 @@ TEST(ExecutorFailureTest, ARunAfterOneThatFailed) {
   });
 }
 
+// What is wrong is what was given, and not the schedule.
+TEST(ExecutorFailureTest, ARunWithoutATotal) {
+  RunRanks(1, [](World& world) {
+    Products model(2);
+    Parallelize(model, world, DeviceMesh::Parse("pp=1"), StagedPlan(), {.dtype = DType::kF64});
+    PipelineExecutor pipeline(model, GenerateSchedule("1f1b", {.ranks = 1, .microbatches = 2}));
+    const std::vector<Microbatch> parts = ProductParts(model.context(), 2);
+    EXPECT_EQ(MessageOf([&] { pipeline.Run(parts, DTensor()); }),
+              "PipelineExecutor::Run: expected a total, a scalar, got an undefined tensor");
+    EXPECT_EQ(pipeline.Run(parts, One(model.context())).Item(), pipeline.ForwardLoss(parts).sum.Item());
+  });
+}
+
 // Half way through, with gradients in buckets and units gathered: the loss and every gradient of the next one are those of a
 // model that has run once.
 TEST(ExecutorFailureTest, ARunAfterOneThatFailedHalfWay) {
