@@ -89,6 +89,7 @@ std::vector<Parameter*> PipelineExecutor::ParametersOf(int stage) const {
 DTensor PipelineExecutor::Run(absl::Span<const Microbatch> microbatches, const DTensor& total) {
   WEFT_REQUIRE(std::ssize(microbatches) == schedule_.num_microbatches, "schedule ", schedule_.name,
                " is made for ", schedule_.num_microbatches, " microbatches, got ", microbatches.size());
+  WEFT_REQUIRE(total.defined(), "PipelineExecutor::Run: expected a total, a scalar, got an undefined tensor");
   absl::Cleanup abandon = [this] { Abandon(); };
   total_ = total;
   stages_.data->Begin();
