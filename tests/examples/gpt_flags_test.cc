@@ -297,6 +297,10 @@ TEST(GptFlagsTest, OneOfSeveralMeshesMayHaveNoUseForAFlag) {
                                       "--chunks: the mesh (dp=1) has no axis pp",
                                       "--segment_costs: the mesh (dp=1) has no axis pp"}));
   EXPECT_EQ(whole.plan, RunOf({"--mesh=dp=1"}).plan);
+  const GptRun of_dp = RunOf({"--mesh_choices=dp=4096,tp=2;dp=1", "--sequence_parallel"});
+  EXPECT_EQ(of_dp.unused_flags,
+            std::vector<std::string>{"--sequence_parallel: the mesh (dp=1) has no axis tp"});
+  EXPECT_EQ(of_dp.plan, RunOf({"--mesh=dp=1"}).plan);
   // There is none to print.
   EXPECT_EQ(MessageOf({"--mesh_choices=pp=4096;dp=1", "--print_schedule"}),
             "--print_schedule: the mesh (dp=1) has no axis pp");
