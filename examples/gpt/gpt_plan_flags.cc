@@ -117,6 +117,9 @@ std::vector<UnusedFlag> UnusedOn(const DeviceMesh& mesh) {
     add("communication", absl::StrCat(value("communication"), ": the mesh (", mesh.ToString(),
                                       ") has no axis dp, replica or shard"));
   }
+  if (IsGiven("sequence_parallel") && !has("tp")) {
+    add("sequence_parallel", absl::StrCat(": the mesh (", mesh.ToString(), ") has no axis tp"));
+  }
   return unused;
 }
 
@@ -251,7 +254,9 @@ std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh,
   const std::string recompute = absl::GetFlag(FLAGS_recompute);
   OneOf("recompute", recompute, {"auto", "none", "full", "selective"});
   const std::string plan = absl::GetFlag(FLAGS_plan);
-  const bool sequence_parallel = absl::GetFlag(FLAGS_sequence_parallel);
+  // Of --mesh, GptPlan says that it lacks the axis.
+  const bool has_use = mesh.FindAxis("tp") >= 0 || absl::GetFlag(FLAGS_mesh_choices).empty();
+  const bool sequence_parallel = absl::GetFlag(FLAGS_sequence_parallel) && has_use;
   FullyShardOptions blocks = ReshardFromFlags();
   if (schedule) blocks.reshard_to = std::nullopt;
   if (const std::optional<DataPlan> data_plan = ParseDataPlan(plan)) {
