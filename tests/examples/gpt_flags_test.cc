@@ -356,6 +356,14 @@ TEST(GptFlagsTest, MistakesAreOneClearLine) {
   EXPECT_EQ(MessageOf({"--log_format=xml"}).substr(0, 17), "--log_format=xml:");
 }
 
+// A plan of one's own may leave the heads whole, whatever its axes are called.
+TEST(GptFlagsTest, HeadsAreDividedByAPlanThatSplitsThem) {
+  const std::string path = testing::TempDir() + "/whole_heads.json";
+  std::ofstream(path) << Plan{{"", DataParallel("tp")}}.ToJson();
+  EXPECT_EQ(MessageOf({"--mesh=tp=3", "--plan=" + path}), "no error");
+  std::remove(path.c_str());
+}
+
 // A flag that would change nothing is refused.
 TEST(GptFlagsTest, WhatMeansNothingIsAMistake) {
   EXPECT_EQ(MessageOf({"--mesh=tp=2", "--communication=int8"}),
