@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "absl/algorithm/container.h"
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/flag.h"
 #include "absl/flags/reflection.h"
@@ -232,8 +233,12 @@ void RatesFromFlags(GptRun& run, double scale) {
                ": expected at most --lr=", run.schedule.peak);
 }
 
+// A plan of one's own need not split the heads; where it does, ResolvePlan checks it.
 void CheckDivisible(const GptRun& run) {
-  const int tp = run.mesh.FindAxis("tp");
+  const auto splits_heads = [](const PlanEntry& entry) {
+    return entry.path == "blocks.*.attn.qkv" && entry.style == ColumnParallel("tp");
+  };
+  const int tp = absl::c_any_of(run.plan.entries(), splits_heads) ? run.mesh.FindAxis("tp") : -1;
   WEFT_REQUIRE(tp < 0 || run.model.heads % run.mesh.axis_size(tp) == 0, "--heads=", run.model.heads,
                ": the mesh (", run.mesh.ToString(), ") splits the heads ", run.mesh.axis_size(tp),
                " ways, which does not divide them");
