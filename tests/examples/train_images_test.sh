@@ -24,6 +24,11 @@ cp -- *-ubyte relabelled
 printf '\xff' | dd of=others/train-images-idx3-ubyte bs=1 seek=99 conv=notrunc status=none
 printf '\x03' | dd of=relabelled/t10k-labels-idx1-ubyte bs=1 seek=8 conv=notrunc status=none
 
+# A path that no checkpoint can keep.
+latin=$'caf\xe9'
+mkdir "$latin"
+cp -- *-ubyte "$latin"
+
 losses() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$1"; }
 accuracy() { sed -n 's/^{"step":[0-9]*,"test_accuracy":\([0-9.]*\)}$/\1/p' "$1" | tail -1; }
 # Equal but for rounding: the last digits of f32.
@@ -150,6 +155,11 @@ for program in "${programs[@]}"; do
   for lines in nan.json learnt.json; do
     python3 -m json.tool --json-lines $lines >/dev/null || fail "$name: $lines is no JSON: $(cat $lines)"
   done
+  # A path that is not UTF-8 is refused where it would be saved, and there alone.
+  "$program" "${small[@]}" "--data=$latin" --mesh= --steps=1 >latin.json 2>latin.err || fail "$name: a path that is not UTF-8: $(tail -1 latin.err)"
+  [[ $(losses latin.json | wc -l) == 1 ]] || fail "$name: a path that is not UTF-8: $(cat latin.json)"
+  "$program" "${small[@]}" "--data=$latin" --mesh= --steps=1 --checkpoint_dir=latin >latin.json 2>latin.err && fail "$name: a path that is not UTF-8 is saved"
+  grep -q '^error: --data=.*caf\\xe9: expected UTF-8, which checkpoints keep it in; rename it, or save nothing$' latin.err || fail "$name: a path that is not UTF-8: $(tail -1 latin.err)"
   "$program" --data=. --mesh=tp=2 --print_model >model.txt || fail "$name: --print_model"
   grep -q 'flops per forward$' model.txt || fail "$name: no flops: $(tail -1 model.txt)"
 
