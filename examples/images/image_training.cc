@@ -31,6 +31,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/flag_values.h"
 #include "runtime/data/default_text.h"
+#include "runtime/data/utf8.h"
 #include "runtime/launch/run_world.h"
 
 ABSL_FLAG(std::string, mesh, "dp=2", "axes and their sizes, of pp, dp and tp; empty: a single rank");
@@ -87,19 +88,23 @@ struct ImageRun {
   bool print_model = false;
   std::optional<CheckpointOptions> checkpoints;
   std::string data = {};                  // the folder of the images
-  StateTexts texts = {};                  // what a run that goes on in the folder takes over
+  StateTexts texts = {};                  // with checkpoints: what a run that goes on there takes over
   std::optional<SavedStep> resumed = {};  // the step whose flags were taken over
   ParsedFlags parsed = {};
 };
 
 // What a run that goes on in a folder takes over, and what of it may not change.
+// Errors: InvalidArgument for a folder of images whose path is not UTF-8, which is what texts are kept in.
 StateTexts FlagTexts() {
   nlohmann::json flags;
   for (const char* name : {"batch", "batch_ranks", "microbatches", "steps", "lr", "weight_decay", "seed"}) {
     flags[name] = absl::FindCommandLineFlag(name)->CurrentValue();
   }
-  const std::string data = absl::GetFlag(FLAGS_data);
-  flags["data"] = data.empty() ? "" : std::filesystem::absolute(UserPath(data)).string();
+  std::string data = absl::GetFlag(FLAGS_data);
+  if (!data.empty()) data = std::filesystem::absolute(UserPath(data)).string();
+  WEFT_REQUIRE(IsUtf8(data), "--data=", PrintableText(data),
+               ": expected UTF-8, which checkpoints keep it in; rename it, or save nothing");
+  flags["data"] = data;
   return {{"weft.flags", flags.dump()}};
 }
 
@@ -159,7 +164,7 @@ ImageRun RunFromFlags(const ImageProgram& program) {
                                            /*least=*/std::max<int64_t>(2, run.microbatches));
   run.batch = scaled.batch;
   run.lr *= scaled.rate;
-  run.texts = FlagTexts();
+  if (run.checkpoints) run.texts = FlagTexts();
   if (run.steps == 0) run.steps = program.steps;
   run.schedule = ScheduleFromFlags(run.mesh, run.microbatches);
   WEFT_REQUIRE(!run.schedule || !run.print_model, "--print_model: a rank of the mesh (", run.mesh.ToString(),
