@@ -120,6 +120,16 @@ grep -q '^error: --config=.*wrong.json: unknown key "layer": did you mean "layer
 cmp one.txt two.txt || fail "samples differ between meshes"
 [[ $(head -c 5 one.txt) == "line " ]] || fail "the sample does not start with its prompt"
 
+# A weight that is not a number: no token is drawn by it.
+header=$(od -An -t u8 -N8 full.safetensors | tr -d ' ')
+weight=$(tail -c +9 full.safetensors | head -c "$header" | sed -n 's/.*"head.weight":{[^}]*"data_offsets":\[\([0-9]*\),.*/\1/p')
+cp full.safetensors diverged.safetensors
+printf '\x00\x00\xc0\x7f' | dd of=diverged.safetensors bs=1 seek=$((8 + header + weight)) conv=notrunc status=none
+for temperature in 0 0.8; do
+  "$sample" --model=diverged.safetensors --tokens=3 --temperature=$temperature > one.txt 2> one.err && fail "a model that is not finite writes $(cat one.txt)"
+  grep -q '^error: sampling: the score of token 0 is nan, expected a finite number' one.err || fail "a model that is not finite: $(tail -1 one.err)"
+done
+
 # --- Saved under each plan of data parallelism and resumed under each other: as if nothing had happened.
 plans=(ddp zero1 zero2 fsdp hsdp)
 f64=("${small[@]}" --batch=8 --dtype=f64 --eval_every=0 --sample=0)
