@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "runtime/base/error.h"
 #include "runtime/base/philox.h"
 
 namespace weft {
@@ -13,6 +14,15 @@ DTensor Rows(const IntrusivePtr<MeshContext>& context, const Layout& layout, con
              const ShardBox& box, const std::vector<int32_t>& values) {
   const Tensor local = Tensor::FromValues<int32_t>(box.shape, values, context->allocator());
   return DTensor::FromLocal(context, local, layout, shape);
+}
+
+// Those of a model that has diverged have no order, and so no likeliest token.
+void RequireFinite(const std::vector<double>& logits) {
+  for (size_t token = 0; token < logits.size(); ++token) {
+    if (std::isfinite(logits[token])) continue;
+    Throw(absl::StatusCode::kDataLoss, "sampling: the score of token ", token, " is ", logits[token],
+          ", expected a finite number: the model has diverged");
+  }
 }
 
 // The index drawn from softmax(logits / temperature) among the `top_k` largest, by one uniform number in [0,
@@ -93,6 +103,7 @@ std::vector<int32_t> SampleGpt(Gpt& model, const Layout& layout, std::vector<int
     std::vector<double> logits = last.FullTensor().ToVector<double>();
     logits.resize(
         std::min<size_t>(logits.size(), vocabulary));  // a model may have rows that the tokenizer lacks
+    RequireFinite(logits);
     tokens.push_back(Draw(std::move(logits), options, UniformAt(key, static_cast<uint64_t>(i))));
   }
   return {tokens.begin() + static_cast<std::ptrdiff_t>(start), tokens.end()};

@@ -41,7 +41,7 @@ struct SampleOptions {
 
 // Continues `prompt` token by token, each drawn from the model's distribution over the last `context` tokens.
 // Every rank returns the same tokens. `pipeline`: as of Evaluate.
-// Errors: InvalidArgument for an empty prompt.
+// Errors: InvalidArgument for an empty prompt; DataLoss for scores that are not finite.
 std::vector<int32_t> SampleGpt(Gpt& model, const Layout& layout, std::vector<int32_t> prompt,
                                int64_t vocabulary, const SampleOptions& options,
                                PipelineExecutor* pipeline = nullptr);
