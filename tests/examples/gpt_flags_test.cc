@@ -282,9 +282,9 @@ TEST(GptFlagsTest, OneOfSeveralMeshesMayHaveNoUseForAFlag) {
             (std::vector<std::string>{
                 "--prefetch=3: expected none with an axis pp: the schedule says when units are gathered",
                 "--reshard=2: expected always or never with an axis pp: the schedule gathers whole units"}));
-  const GptRun sharded = RunOf(with("--mesh_choices=pp=4096;dp=1"));
-  EXPECT_TRUE(sharded.unused_flags.empty());
-  EXPECT_EQ(sharded.plan, RunOf(with("--mesh=dp=1")).plan);
+  const GptRun split = RunOf(with("--mesh_choices=pp=4096;dp=1"));
+  EXPECT_EQ(split.unused_flags, std::vector<std::string>{"--reshard=2: the mesh (dp=1) has no such groups"});
+  EXPECT_EQ(split.plan, RunOf({"--plan=fsdp", "--microbatches=2", "--prefetch=3", "--mesh=dp=1"}).plan);
 
   const std::vector<std::string> of_stages = {"--mesh_choices=pp=4096;dp=1", "--schedule=interleaved",
                                               "--chunks=2", "--segment_costs=measured"};
