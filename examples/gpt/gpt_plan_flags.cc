@@ -84,6 +84,15 @@ FullyShardOptions ReshardFromFlags() {
   return {.reshard_to = size};
 }
 
+// Whether one of --mesh_choices cannot be divided into groups of --reshard=N. Of --mesh, ResolvePlan says so.
+bool LacksGroups(const DeviceMesh& mesh) {
+  int64_t group = 0;
+  const int axis = mesh.FindAxis(absl::GetFlag(FLAGS_plan) == "hsdp" ? "shard" : "dp");
+  const bool asks = absl::SimpleAtoi(absl::GetFlag(FLAGS_reshard), &group) && group >= 2;
+  if (axis < 0 || !asks || absl::GetFlag(FLAGS_mesh_choices).empty()) return false;
+  return group >= mesh.axis_size(axis) || mesh.axis_size(axis) % group != 0;
+}
+
 // A flag that was given and means nothing.
 struct UnusedFlag {
   absl::string_view name;
@@ -111,6 +120,9 @@ std::vector<UnusedFlag> UnusedOn(const DeviceMesh& mesh) {
   } else {
     for (const absl::string_view name : {"schedule", "chunks", "segment_costs"}) {
       if (IsGiven(name)) add(name, absl::StrCat(": the mesh (", mesh.ToString(), ") has no axis pp"));
+    }
+    if (LacksGroups(mesh)) {
+      add("reshard", absl::StrCat(value("reshard"), ": the mesh (", mesh.ToString(), ") has no such groups"));
     }
   }
   if (IsGiven("communication") && !has("dp") && !has("replica") && !has("shard")) {
@@ -258,7 +270,7 @@ std::vector<NamedPlan> PlansFromFlags(const DeviceMesh& mesh,
   const bool has_use = mesh.FindAxis("tp") >= 0 || absl::GetFlag(FLAGS_mesh_choices).empty();
   const bool sequence_parallel = absl::GetFlag(FLAGS_sequence_parallel) && has_use;
   FullyShardOptions blocks = ReshardFromFlags();
-  if (schedule) blocks.reshard_to = std::nullopt;
+  if (schedule || LacksGroups(mesh)) blocks.reshard_to = std::nullopt;
   if (const std::optional<DataPlan> data_plan = ParseDataPlan(plan)) {
     Plan made = GptPlan(mesh, *data_plan, sequence_parallel, blocks,
                         schedule ? std::optional(StagesOf(*schedule)) : std::nullopt);
