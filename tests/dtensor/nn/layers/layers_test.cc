@@ -131,6 +131,36 @@ TEST(BatchNormTest, AnOptionsMomentumOfNoneWeighsAllBatchesAlike) {
   });
 }
 
+// PyTorch's running_mean = None and its like: slots that are taken away before the model has values.
+TEST(BatchNormTest, WithoutItsStatisticsItGoesByTheBatch) {
+  OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
+    Module root;
+    BatchNorm1d whole(&root, "whole", 2), none(&root, "none", 2), uncounted(&root, "uncounted", 2);
+    BatchNorm1d half(&root, "half", 2), unweighed(&root, "unweighed", 2, {.momentum = std::nullopt});
+    none.running_mean.reset();
+    none.running_var.reset();
+    none.num_batches_tracked.reset();
+    half.running_var.reset();
+    for (BatchNorm1d* norm : {&uncounted, &unweighed}) norm->num_batches_tracked.reset();
+    Materialize(root, context, {.dtype = DType::kF64});
+    const DTensor x = Lay(context, RandomF64({5, 2}, 1), "[dp, -]");
+    const Tensor y = whole(x).FullTensor();
+    EXPECT_TRUE(SameBits(none(x).FullTensor(), y));
+    EXPECT_TRUE(SameBits(uncounted(x).FullTensor(), y));
+    EXPECT_EQ(ValuesOf(uncounted.running_mean), ValuesOf(whole.running_mean));
+    EXPECT_EQ(ValuesOf(uncounted.running_var), ValuesOf(whole.running_var));
+    root.Eval();
+    EXPECT_TRUE(SameBits(none(x).FullTensor(), y));
+    EXPECT_FALSE(SameBits(uncounted(x).FullTensor(), y));
+    root.Train();
+    EXPECT_EQ(ErrorOf([&] { half(x); }),
+              "batch norm 'half': expected running_mean and running_var, or neither, got running_mean alone");
+    EXPECT_EQ(ErrorOf([&] { unweighed(x); }),
+              "batch norm 'unweighed': without a momentum batches weigh by num_batches_tracked: expected it, "
+              "got none");
+  });
+}
+
 TEST(BatchNormTest, Misuse) {
   OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
     Module root;
