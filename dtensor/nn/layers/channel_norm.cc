@@ -42,10 +42,14 @@ BatchNorm::BatchNorm(Module* parent, std::string name, int64_t channels, const B
 DTensor BatchNorm::Forward(const DTensor& x) {
   WEFT_REQUIRE(x.ndim() >= 2 && x.shape()[1] == channels_, "batch norm '", path(), "': expected x [n, ",
                channels_, ", ...], got ", x.ToString());
+  WEFT_REQUIRE(running_mean.has_value() == running_var.has_value(), "batch norm '", path(),
+               "': expected running_mean and running_var, or neither, got ",
+               running_mean ? "running_mean" : "running_var", " alone");
+  const bool tracks = running_mean.has_value();  // whoever has the module may have taken them away
   const RankState& state = context()->state();
   const DTensor w = weight ? weight->Value() : DTensor();
   const DTensor b = bias ? bias->Value() : DTensor();
-  if (!state.training() && options_.track_statistics) {
+  if (!state.training() && tracks) {
     return BatchNormalizeBy(x, ForInput(running_mean->Value(), x), ForInput(running_var->Value(), x), w, b,
                             options_.eps);
   }
@@ -54,7 +58,7 @@ DTensor BatchNorm::Forward(const DTensor& x) {
                "': expected more than one element per channel in training, got ", x.ToString());
   const BatchNormResult batch = BatchNormalize(x, w, b, options_.eps);
   const bool runs_again = state.in_backward();
-  if (options_.track_statistics && !runs_again) Track(batch.mean, batch.variance, count);
+  if (tracks && !runs_again) Track(batch.mean, batch.variance, count);
   return batch.y;
 }
 
@@ -63,7 +67,9 @@ void BatchNorm::Track(const DTensor& mean, const DTensor& variance, int64_t coun
   const NoGradGuard no_grad(context()->state());
   const MemoryKindGuard kind(*context()->allocator(), MemoryKind::kParam);
   const double unbiased = static_cast<double>(count) / static_cast<double>(count - 1);
-  num_batches_tracked->Set(num_batches_tracked->Value() + 1);
+  WEFT_REQUIRE(options_.momentum || num_batches_tracked, "batch norm '", path(),
+               "': without a momentum batches weigh by num_batches_tracked: expected it, got none");
+  if (num_batches_tracked) num_batches_tracked->Set(num_batches_tracked->Value() + 1);
   const auto update = [&](ModuleBuffer& running, const DTensor& statistic) {
     const DTensor& before = running.Value();
     const DTensor of_batch = Cast(statistic, before.dtype());

@@ -23,13 +23,15 @@ struct BatchNormOptions {
 // batch, the whole of it wherever its parts lie: a batch norm over several ranks is that of one. In evaluation
 // (Module::Eval, EvaluationGuard) by running statistics, which each call in training brings up to date: (1 - momentum) of
 // them and momentum of the batch's, whose variance counts as that of a sample. A forward that backward runs again
-// (recomputation) leaves them alone. Each microbatch is a batch.
+// (recomputation) leaves them alone. Each microbatch is a batch. A norm whose running statistics are taken away, before the
+// model has values (running_mean.reset()), is as one that was made without them.
 //
 // Shape:  x [n, c, ...] -> the same; weight [c], initially one; bias [c], initially zero; buffers running_mean [c], zero,
 //         running_var [c], one, num_batches_tracked, a count.
 // Layout: ColumnParallel splits all of them over channels: give it the pin {.input = Shard(1)}.
 // Cost:   where dims other than c are split, all-reduces of two numbers per channel, in backward too.
-// Errors: InvalidArgument for another number of channels; in training for a batch with one element per channel.
+// Errors: InvalidArgument for another number of channels; in training for a batch with one element per channel; for
+//         running_mean or running_var without the other, or without num_batches_tracked where no momentum is given.
 // Source: Ioffe & Szegedy, arXiv 1502.03167.
 class BatchNorm : public Module {
  public:
