@@ -127,6 +127,26 @@ TEST(PoolTest, CeilModeKeepsTheLastWindow) {
   EXPECT_EQ(RunOp(kMaxPool, {x}, a).shape(), Shape({1, 1, 2, 2}));
 }
 
+// PyTorch: torch.nn.functional.max_pool2d(x, 3, 2, ceil_mode=True), x = [1, 2; 3, 4], is 4: the window is cut at the image's end.
+TEST(PoolTest, CeilModeTakesAnImageThatIsSmallerThanTheKernel) {
+  const Tensor x = As(DType::kF32, {1, 1, 2, 2}, {1, 2, 3, 4});
+  PoolAttributes a = {.kernel = {3, 3}, .stride = {2, 2}, .ceil_mode = true};
+  EXPECT_EQ(RunOp(kMaxPool, {x}, a).ToVector<float>(), std::vector<float>{4});
+  EXPECT_EQ(RunOp(kAvgPool, {x}, a).ToVector<float>(), std::vector<float>{2.5});
+  for (DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) {
+    CheckAgainstDefinition({2, 3, 2, 1}, {.kernel = {3, 3}, .stride = {2, 3}, .ceil_mode = true}, dtype);
+    CheckAgainstDefinition({2, 3, 1, 1},
+                           {.kernel = {4, 3}, .stride = {3, 2}, .padding = {1, 1}, .ceil_mode = true}, dtype);
+    CheckAgainstDefinition(
+        {2, 3, 2, 2}, {.kernel = {2, 2}, .stride = {3, 2}, .dilation = {3, 2}, .ceil_mode = true}, dtype);
+  }
+  a.kernel = {4, 3};  // by a whole stride
+  EXPECT_EQ(InvalidArgumentMessage([&] {
+              kMaxPool.Infer(TensorTypes{{DType::kF32, {1, 1, 2, 2}}}, &a);
+            }),
+            "max_pool: a kernel of 4 with dilation 1 does not fit an image of 2 with padding 0");
+}
+
 TEST(PoolTest, NaNWinsAndEqualMaximaTakeTheFirst) {
   const double nan = std::nan("");
   const double low = -std::numeric_limits<double>::infinity();
