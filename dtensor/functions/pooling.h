@@ -10,7 +10,7 @@
 // Layout: the batch and channels may be split; rows and columns are whole: no halo is exchanged.
 // Cost:   no communication where only those are split; rows and columns are gathered.
 // Errors: InvalidArgument for another number of dims, a dtype that is not floating, a padding over half of the kernel, or a kernel
-//         larger than the padded image.
+//         larger than the padded image (with ceil_mode, by a stride or more).
 namespace weft {
 
 // A stride of 0 stands for the kernel's extent: windows side by side.

@@ -130,10 +130,11 @@ std::array<int64_t, 2> PoolOutputExtents(absl::string_view op, const std::array<
                  a.dilation[i]);
     WEFT_REQUIRE(a.padding[i] >= 0 && 2 * a.padding[i] <= a.kernel[i], op,
                  ": padding must be at most half of the kernel, got ", a.padding[i], " for ", a.kernel[i]);
-    const int64_t room = image[i] + 2 * a.padding[i] - a.dilation[i] * (a.kernel[i] - 1) - 1;
+    const int64_t room = image[i] + 2 * a.padding[i] - a.dilation[i] * (a.kernel[i] - 1) - 1 +
+                         (a.ceil_mode ? a.stride[i] - 1 : 0);
     WEFT_REQUIRE(room >= 0 && image[i] > 0, op, ": a kernel of ", a.kernel[i], " with dilation ",
                  a.dilation[i], " does not fit an image of ", image[i], " with padding ", a.padding[i]);
-    extents[i] = (room + (a.ceil_mode ? a.stride[i] - 1 : 0)) / a.stride[i] + 1;
+    extents[i] = room / a.stride[i] + 1;
     if ((extents[i] - 1) * a.stride[i] >= image[i] + a.padding[i]) --extents[i];
     for (int64_t index = 0; a.dilation[i] > 1 && index < extents[i]; ++index) {
       const int64_t start = index * a.stride[i] - a.padding[i];

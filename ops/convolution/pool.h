@@ -32,7 +32,8 @@ struct PoolGradAttributes {
 //
 // Shape:  x [n, c, h, w] floating -> y [n, c, p, q], index i64 alike.
 // Layout: n and c may be split; rows and columns are whole: no halo is exchanged.
-// Errors: InvalidArgument for a padding over half of the kernel, or a kernel larger than the padded image.
+// Errors: InvalidArgument for a padding over half of the kernel, or a kernel larger than the padded image, with ceil_mode by a
+//         stride or more.
 extern const Op<PoolAttributes> kMaxPool;
 // index dy -> dx: each element to where its maximum came from.
 extern const Op<PoolGradAttributes> kMaxPoolGrad;
