@@ -16,6 +16,25 @@ namespace {
 constexpr absl::string_view kOtherOrder = "the program has left the order of its last step";
 constexpr absl::string_view kChanged = "its parameters have been changed since";
 
+// Whether what is gathered of it meets in a buffer, and is unpacked from there: pieces of another dim than the first.
+bool IsPacked(const Parameter& parameter) {
+  const Layout &at_rest = parameter.layouts().at_rest, &compute = parameter.layouts().compute;
+  for (int axis = 0; axis < at_rest.num_axes(); ++axis) {
+    if (at_rest.IsShard(axis) && !compute.IsShard(axis) && at_rest.shard_dim(axis) != 0) return true;
+  }
+  return false;
+}
+
+// Of whole copies: of all parameters, or of those that are packed.
+int64_t WholeBytes(const CopyUnit& unit, bool packed_alone) {
+  int64_t bytes = 0;
+  for (const Parameter* parameter : unit.parameters) {
+    if (packed_alone && !IsPacked(*parameter)) continue;
+    bytes += parameter->spec().shape.num_elements() * ItemSize(parameter->compute_dtype());
+  }
+  return bytes;
+}
+
 void AddOnce(std::vector<int>& order, int unit) {
   if (std::find(order.begin(), order.end(), unit) == order.end()) order.push_back(unit);
 }
@@ -111,11 +130,14 @@ void UnitCopies::Updated(int copy) {
   if (!options_.overlap || options_.prefetch == 0 || forward_order_.empty()) return;
   const int index = places_[copy].first;
   const int first = forward_order_[0];
+  Unit& unit = units_[index];
   if (index != first) {
     const std::vector<int> ahead = UnitsAhead(first, /*in_backward=*/false);
     if (std::find(ahead.begin(), ahead.end(), index) == ahead.end()) return;
+    // Beside the root's gather, of which what it packs is whole twice.
+    const int64_t packed = WholeBytes(units_[first].spec, /*packed_alone=*/true);
+    if (units_[first].spec.is_root && packed > WholeBytes(unit.spec, /*packed_alone=*/false)) return;
   }
-  Unit& unit = units_[index];
   const bool is_ahead = !unit.copies.empty() && !unit.is_used;
   if (is_ahead) return;
   for (size_t i = 0; i < unit.versions.size(); ++i) {

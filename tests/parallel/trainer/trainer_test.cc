@@ -65,10 +65,11 @@ TEST(TrainerTest, MetricsAgreeAcrossRanks) {
     EXPECT_GT(first[i].exposed_fraction, 0);
     EXPECT_LE(first[i].exposed_fraction, 1);
     EXPECT_LE(first[i].waiting_fraction, first[i].exposed_fraction);
-    // Every step moves the same; but the first gathers the root's unit for itself, too: embedding and head, which tp
-    // splits, positions and the last norm, which it does not.
+    // Every step moves the same; but the first gathers the root's unit for itself, too, and the first block's: embedding, head,
+    // products and biases of columns, which tp splits, positions, norms and biases of rows, which it does not.
     const int64_t root_bytes = (2 * 31 * 8 + 2 * (6 * 8 + 2 * 8)) * 8;
-    EXPECT_EQ(first[i].comm_bytes, first[1].comm_bytes + (i == 0 ? root_bytes : 0));
+    const int64_t block_bytes = (12 * 8 * 8 + 7 * 8 + 2 * (2 * 2 * 8 + 2 * 8)) * 8;
+    EXPECT_EQ(first[i].comm_bytes, first[1].comm_bytes + (i == 0 ? root_bytes + block_bytes : 0));
     EXPECT_FALSE(first[i].stop);
   }
   EXPECT_NEAR(first[0].loss, std::log(31.0), 0.1);  // of a model that knows nothing yet
