@@ -1,5 +1,8 @@
 // What of the workers' output goes where: weft_run as a process, over small shell scripts.
 
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -12,6 +15,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/tools/launcher/running_program.h"
+#include "tools/launcher/processes/file_descriptor.h"
+#include "tools/launcher/workers/output_queue.h"
 
 namespace weft {
 namespace {
@@ -69,6 +74,39 @@ TEST(OutputTest, AStreamThatIsClosedIsNoFile) {
       {"/bin/bash", "-c", "exec tools/weft_run --nproc-per-node=2 bash -c 'echo out; echo err >&2' <&- >&-"});
   EXPECT_EQ(run.Wait(), 0);
   EXPECT_THAT(LinesOf(run.err()), UnorderedElementsAre("[rank 0] err", "[rank 1] err"));
+}
+
+TEST(OutputTest, AStdoutThatCannotBeWrittenIsToldOnce) {
+  RunningProgram run({"/bin/bash", "-c",
+                      "exec tools/weft_run --nproc-per-node=2 bash -c 'echo out; sleep 0.5; echo more' "
+                      "> /dev/full"});
+  EXPECT_EQ(run.Wait(), 0);
+  EXPECT_THAT(LinesOf(run.err()),
+              ElementsAre("weft_run: stdout cannot be written, and what goes there is lost: "
+                          "No space left on device"));
+}
+
+// A limit of this process's files stands in for a disk that is full for a while.
+TEST(OutputTest, AFileThatHasRoomAgainGetsWhatComesThen) {
+  const std::string path = absl::StrCat(NewFolder(), "/out");
+  const FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  ASSERT_TRUE(file.open());
+  OutputQueue queue(file.get());
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit full = {.rlim_cur = 4, .rlim_max = before.rlim_max};
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &full);
+  for (const char* const line : {"one\n", "two\n"}) {
+    queue.Append(line);
+    queue.WriteSome();
+  }
+  setrlimit(RLIMIT_FSIZE, &before);
+  signal(SIGXFSZ, handler);
+  EXPECT_TRUE(queue.empty());  // nobody waits for room
+  queue.Append("three\n");
+  queue.WriteSome();
+  EXPECT_EQ(ContentOf(path), "one\nthree\n");
 }
 
 TEST(OutputTest, LinesOfStderrStayWhole) {
