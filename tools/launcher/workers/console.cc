@@ -3,6 +3,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <string>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 
 namespace weft {
@@ -28,6 +31,11 @@ void Console::AddPollFds(std::vector<pollfd>* fds) const {
 
 void Console::WriteSome() {
   out_.WriteSome();
+  const std::string problem = out_.TakeProblem();
+  if (!problem.empty() && !err_is_out_ && !std::exchange(said_lost_, true)) {
+    err_.Append(
+        absl::StrCat("weft_run: stdout cannot be written, and what goes there is lost: ", problem, "\n"));
+  }
   err_.WriteSome();
 }
 

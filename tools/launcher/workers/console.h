@@ -29,7 +29,7 @@ class Console {
   // For poll: which of the two wait for their reader.
   void AddPollFds(std::vector<pollfd>* fds) const;
 
-  // Writes what the readers take now.
+  // Writes what the readers take now. Says once, on stderr, that stdout cannot be written.
   void WriteSome();
 
   bool empty() const { return out_.empty() && err_.empty(); }
@@ -41,6 +41,7 @@ class Console {
   OutputQueue err_{2};
   bool out_is_terminal_ = false;
   bool err_is_out_ = false;
+  bool said_lost_ = false;
 };
 
 }  // namespace weft

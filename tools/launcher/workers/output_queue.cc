@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,7 +26,9 @@ void OutputQueue::WriteSome() {
     if (count > 0) {
       written += static_cast<size_t>(count);
     } else if (count < 0 && errno != EINTR && errno != EAGAIN) {
-      reader_gone_ = true;
+      // Such a reader does not come back; a disk may have room again.
+      reader_gone_ = errno == EPIPE;
+      if (!reader_gone_) problem_ = strerror(errno);
       written = pending_.size();
     } else {
       break;

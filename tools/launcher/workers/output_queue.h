@@ -2,6 +2,7 @@
 #define WEFT_TOOLS_LAUNCHER_WORKERS_OUTPUT_QUEUE_H_
 
 #include <string>
+#include <utility>
 
 #include "absl/strings/string_view.h"
 
@@ -13,11 +14,14 @@ class OutputQueue {
  public:
   explicit OutputQueue(int fd) : fd_(fd) {}
 
-  // After the reader is gone, text is dropped.
+  // After a pipe's reader is gone, text is dropped.
   void Append(absl::string_view text);
 
-  // Writes what the reader takes now. Does not block.
+  // Writes what the reader takes now. Does not block. What cannot be written, on a full disk say, is dropped.
   void WriteSome();
+
+  // Why text was dropped since this was asked last; empty: none was, or a pipe's reader wanted no more.
+  std::string TakeProblem() { return std::exchange(problem_, ""); }
 
   int fd() const { return fd_; }
   size_t num_bytes() const { return pending_.size(); }
@@ -29,6 +33,7 @@ class OutputQueue {
  private:
   int fd_;
   bool reader_gone_ = false;
+  std::string problem_;
   std::string pending_;
 };
 
