@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,39 @@ class MergeTracesTest(unittest.TestCase):
             events = json.load(file)
         times = {(event["pid"], event["name"]): event["ts"] for event in events}
         self.assertEqual(times, {(1, "sub"): 0, (0, "add"): 100.75, (1, "mul"): 200})
+
+    def test_what_stdout_is_holds_its_content(self):
+        trace = self.file("t", json.dumps([span(0, 1, "add")]))
+        log = self.file("log", "before\n")
+        with open(log, "a", encoding="utf-8") as file:
+            subprocess.run([sys.executable, _PROGRAM, trace], stdout=file, check=True)
+        with open(log, encoding="utf-8") as file:
+            first, *rest = file.read().splitlines()
+        self.assertEqual(first, "before")
+        self.assertEqual(len(json.loads("".join(rest))), 1)
+
+    def test_stdout_may_be_a_socket(self):
+        # As ssh has it for a command.
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                result = subprocess.run([sys.executable, _PROGRAM, self.file("t", json.dumps([span(0, 1, "add")]))],
+                                        stdout=theirs, stderr=subprocess.PIPE, text=True, check=False)
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            self.assertEqual(len(json.loads(ours.makefile().read())), 1)
+
+    def test_what_cannot_be_written_is_one_line(self):
+        trace = self.file("t", json.dumps([span(0, 1, "add")]))
+        result = self.run_tool(trace, f"--out={self.folder}/none/all")
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+        self.assertIn(f"error: cannot write --out={self.folder}/none/all: ", result.stderr)
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            result = subprocess.run([sys.executable, _PROGRAM, trace], stdout=full, stderr=subprocess.PIPE, text=True,
+                                    check=False)
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+        self.assertIn("error: cannot write stdout: ", result.stderr)
 
     def test_what_is_no_trace_is_one_line(self):
         good = self.file("good", json.dumps([span(0, 1, "add")]))
