@@ -36,7 +36,7 @@ def shifted(events):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("traces", nargs="+", help="a file for each process")
-    parser.add_argument("--out", default="/dev/stdout", help="where the merged trace goes; default: stdout")
+    parser.add_argument("--out", help="where the merged trace goes; default: stdout")
     flags = parser.parse_args()
     merged = []
     owner = {}
@@ -51,8 +51,12 @@ def main():
     for event in merged:
         if "ts" in event:
             event["ts"] = round(event["ts"] - begin, 3)
-    with open(flags.out, "w", encoding="utf-8") as file:
-        file.write("[\n" + ",\n".join(json.dumps(event) for event in merged) + "\n]\n")
+    try:
+        # Not by /dev/stdout: that would empty the file that stdout is appended to, and a socket cannot be opened.
+        with open(1 if flags.out is None else flags.out, "w", encoding="utf-8") as file:
+            file.write("[\n" + ",\n".join(json.dumps(event) for event in merged) + "\n]\n")
+    except OSError as error:
+        sys.exit(f"error: cannot write {'stdout' if flags.out is None else f'--out={flags.out}'}: {error}")
 
 
 if __name__ == "__main__":
