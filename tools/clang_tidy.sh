@@ -12,8 +12,9 @@ usage: tools/clang_tidy.sh [PATH...]
   --help      this text
 
 Needs the package clang-tidy, which the build does not: apt-get install clang-tidy. A source takes about 5 s of a core;
-JOBS=N runs N at once, by default one per core. Exits 1 if there is any finding, or a source that clang cannot read: what
-clang 14 does not know of C++20 is in ops/cpu/product/packed_gemm.cc, ops/normalization/{cross_entropy,layer_norm_grad,rms_norm_grad}.cc.
+JOBS=N runs N at once, by default one per core. Exits 1 if there is any finding, if clang-tidy is killed or fails, or for a
+source that clang cannot read: what clang 14 does not know of C++20 is in
+ops/cpu/product/packed_gemm.cc, ops/normalization/{cross_entropy,layer_norm_grad,rms_norm_grad}.cc.
 
 Example: JOBS=1 nice tools/clang_tidy.sh runtime/comm mesh/layout.cc
 TEXT
@@ -99,9 +100,11 @@ num_sources=$(wc -l < "$work/sources")
 ((num_sources > 0)) || { echo "error: no source of the build is in ${paths[*]}" >&2; exit 1; }
 echo "clang-tidy: $num_sources sources"
 
+# It ends with 1 for errors in a source, which xargs (123) goes on behind. For one that is killed, xargs leaves out what comes next.
+status=0
 # A finding in a header comes once for each source that includes it: shown once.
 xargs -a "$work/sources" -d '\n' -n 1 -P "${JOBS:-$(nproc)}" clang-tidy --quiet -p "$work" \
-  > "$work/findings" 2> "$work/errors" || true
+  > "$work/findings" 2> "$work/errors" || status=$?
 awk '/^[^ ].*: (warning|error): / { shown = !seen[$0]++ } shown' "$work/findings"
 echo "clang-tidy: findings of each check"
 grep -aE ': (warning|error): ' "$work/findings" | sort -u | grep -oE '\[[a-z0-9.,-]+\]$' | sort | uniq -c | sort -rn > "$work/counts" || true
@@ -109,6 +112,11 @@ cat "$work/counts"
 if grep -aq ': error: ' "$work/findings" "$work/errors"; then
   grep -a ': error: ' "$work/errors" >&2 || true
   echo "error: clang could not read every source" >&2
+  exit 1
+fi
+if ((status > 123)) || { ((status != 0)) && [[ ! -s $work/counts ]]; }; then
+  tail -n 5 "$work/errors" >&2
+  echo "error: clang-tidy did not look at every source: it was killed, or failed" >&2
   exit 1
 fi
 [[ ! -s $work/counts ]]
