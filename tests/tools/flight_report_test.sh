@@ -19,3 +19,8 @@ report=$(BUILD_WORKING_DIRECTORY=$TEST_TMPDIR/user "$flight_report" --dir=flight
 report=$("$flight_report" --dir=../user/flight 2>&1) || fail "$report"
 "$flight_report" --dir=flight > out 2>&1 && fail "a folder that is not there"
 grep -q -- "--dir=flight: No such file or directory" out || fail "$(cat out)"
+
+# Of many records the one that cannot be read is named: a machine that lost its power leaves empty ones.
+: > ../user/flight/flight_rank_1.json
+"$flight_report" --dir=../user/flight > out 2>&1 && fail "an empty record"
+grep -q "^error: ../user/flight/flight_rank_1.json: not a flight record: " out || fail "$(cat out)"
