@@ -41,7 +41,14 @@ int Run(const ParsedFlags& flags) {
   WEFT_REQUIRE(!error, "--dir=", dir, ": ", error.message());
   WEFT_REQUIRE(!paths.empty(), "--dir=", dir, ": expected files flight_rank_N.json in it, found none");
   std::vector<std::string> records;
-  for (const std::filesystem::path& path : paths) records.push_back(ReadWholeFile(path.string()));
+  for (const std::filesystem::path& path : paths) {
+    records.push_back(ReadWholeFile(path.string()));
+    try {
+      RequireFlightRecord(records.back());
+    } catch (const Error& problem) {
+      Throw(problem.code(), path.string(), ": ", problem.message());
+    }
+  }
   absl::PrintF("%s", FlightReport(records));
   return 0;
 }

@@ -36,6 +36,9 @@ std::string FlightToJson(int rank, int world_size, const FlightRecorder& recorde
 void WriteFlight(const std::string& folder, int rank, int world_size, const FlightRecorder& recorder,
                  const FlightLife& life = {});
 
+// Errors: InvalidArgument for a text that is no record.
+void RequireFlightRecord(const std::string& text);
+
 // What tools/flight_report prints of the texts of all ranks' records: per group, how far each member has
 // come, and the operations that had not ended or that members disagree on. A folder may hold records of earlier lives, of
 // ranks that have left none since: those are named, and left out. The life of the record that was written last counts.
