@@ -67,6 +67,10 @@ said=$("$folder/run" --only=tests 2>&1) && fail "no tests, and no error"
 expect "0 passed, 1 failed" "$said"
 said=$("$folder/run" --only=test 2>&1) && fail "--only=test is taken"
 expect "error: --only=test: 'test' is none of tests, rules, training, kernels, gpt2, nccl" "$said"
+for none in '' ' ' ','; do
+  said=$("$folder/run" --only="$none" 2>&1) && fail "--only=$none runs nothing, and all is well: $said"
+  expect "error: --only=$none: expected some of tests, rules, training, kernels, gpt2, nccl" "$said"
+done
 said=$("$folder/run" --json 2>&1) && fail "--json is taken"
 expect "expected --log_format=text|json or --only=PARTS, got '--json'" "$said"
 expect "run --log_format=json" "$("$folder/run" --help)"
