@@ -37,6 +37,10 @@ for part in ${only//,/ }; do
       ;;
   esac
 done
+if [[ ! $only =~ [^,[:space:]] ]]; then
+  echo "error: --only=$only: expected some of tests, rules, training, kernels, gpt2, nccl" >&2
+  exit 1
+fi
 wants() { [[ ,$only, == *,$1,* ]]; }
 
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" || exit 1
