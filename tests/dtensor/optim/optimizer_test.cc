@@ -347,6 +347,33 @@ TEST(OptimizerTest, ParametersOfAnyFloatingDType) {
   }
 }
 
+// One call updates all of a model that no rank gathers anything of, with elements or without.
+TEST(OptimizerTest, ParametersWithoutElements) {
+  class Counts : public Optimizer {
+   public:
+    explicit Counts(std::vector<Parameter*> parameters) : Optimizer(std::move(parameters), "Counts", {}) {}
+    std::vector<size_t> calls;  // how many parameters each updates
+
+   protected:
+    void Update(absl::Span<const int> indices, double /*lr*/, const DTensor& /*scale*/) override {
+      WEFT_REQUIRE(!indices.empty(), "an update of nothing");
+      calls.push_back(indices.size());
+    }
+    std::vector<std::pair<std::string, DTensor>> Moments() const override { return {}; }
+  };
+  OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
+    Module model;
+    Parameter full(&model, "full", {.shape = {2}}), empty(&model, "empty", {.shape = {0, 3}});
+    Materialize(model, context, {.dtype = DType::kF64});
+    Counts optimizer({&full, &empty});
+    empty.SetGrad(Full(context, DType::kF64, {0, 3}, 1));
+    optimizer.Step(0.1);
+    full.SetGrad(Full(context, DType::kF64, {2}, 1));
+    optimizer.Step(0.1);
+    EXPECT_THAT(optimizer.calls, ElementsAre(1, 2));
+  });
+}
+
 TEST(OptimizerTest, ZeroGradAndStepsOfATrainedModel) {
   OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
     Model model;
