@@ -34,15 +34,16 @@ absl::Span<const int> SomeOf(absl::Span<const int> indices, const std::vector<Pa
   return indices.first(count);
 }
 
-// How much of what lies on the device is updated at a time.
+// Whether ranks gather some of them while others are updated.
+bool AnySends(absl::Span<const int> indices, const std::vector<Parameter*>& parameters) {
+  return std::any_of(indices.begin(), indices.end(), [&](int i) { return parameters[i]->sends_updates(); });
+}
+
+// How much of what lies on the device is updated at a time, where any of it goes on its way.
 int64_t PartBytes(absl::Span<const int> indices, const std::vector<Parameter*>& parameters) {
   int64_t all = 0;
-  bool any_sends = false;
-  for (const int i : indices) {
-    all += PieceBytes(*parameters[i]);
-    any_sends |= parameters[i]->sends_updates();
-  }
-  return any_sends ? std::min(kMostBytes, std::max(kLeastBytes, all / kParts)) : all;
+  for (const int i : indices) all += PieceBytes(*parameters[i]);
+  return std::min(kMostBytes, std::max(kLeastBytes, all / kParts));
 }
 
 }  // namespace
@@ -88,9 +89,10 @@ void Optimizer::StepBetweenHooks(double lr, const DTensor& gradient_scale) {
   const DTensor scale =
       gradient_scale.defined() ? ToDevice(gradient_scale) : Full(context, DType::kF32, Shape(), 1);
   Call(kCountUpdate, {updates_, scale});
-  const int64_t part_bytes = PartBytes(indices, parameters_);
+  const bool in_parts = updates_in_parts() && AnySends(indices, parameters_);
+  const int64_t part_bytes = in_parts ? PartBytes(indices, parameters_) : 0;
   for (absl::Span<const int> left = indices; !left.empty();) {
-    const absl::Span<const int> now = updates_in_parts() ? SomeOf(left, parameters_, part_bytes) : left;
+    const absl::Span<const int> now = in_parts ? SomeOf(left, parameters_, part_bytes) : left;
     UpdateThere(now, lr, scale);
     left.remove_prefix(now.size());
   }
@@ -131,12 +133,15 @@ void Optimizer::UpdateThere(absl::Span<const int> indices, double lr, const DTen
 }
 
 void Optimizer::TakeUpdates(absl::Span<const int> indices) {
-  for (absl::Span<const int> left = indices; !left.empty();) {
+  std::vector<int> moved;
+  for (const int i : indices) {
+    if (values_[i].impl() != parameters_[i]->at_rest().impl()) moved.push_back(i);
+  }
+  for (absl::Span<const int> left = moved; !left.empty();) {
     const absl::Span<const int> now = SomeOf(left, parameters_, kMostBytes);
     std::vector<Parameter*> parameters;
     std::vector<DTensor> pieces;
     for (const int i : now) {
-      if (values_[i].impl() == parameters_[i]->at_rest().impl()) continue;
       parameters.push_back(parameters_[i]);
       pieces.push_back(std::move(values_[i]));
     }
