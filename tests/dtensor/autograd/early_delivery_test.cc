@@ -14,6 +14,9 @@
 #include "dtensor/tape/gradient_sink.h"
 #include "dtensor/tape/leaf_node.h"
 #include "gmock/gmock.h"
+#include "ops/elementwise/elementwise.h"
+#include "ops/op/kernel.h"
+#include "ops/sharding/sharding_rule.h"
 #include "runtime/base/error.h"
 #include "runtime/tensor/copy.h"
 #include "tests/dtensor/sharded_values.h"
@@ -53,6 +56,31 @@ class NotingSink final : public GradientSink {
   const std::string name_;
   Events& events_;
 };
+
+// y = x w, element by element. Its rule makes both gradients, whichever is wanted.
+constinit const Op<> kScaled = {
+    {.name = "scaled",
+     .operands = "x w",
+     .infer = [](absl::Span<const TensorType> types, const NoAttributes&) -> TensorTypes {
+       return {types[0]};
+     },
+     .rule = [](absl::Span<const TensorType> types,
+                const NoAttributes&) { return ElementwiseRule(2, 1, types[0].ndim()); },
+     .saves = "x w",
+     .backward =
+         [](GradContext<NoAttributes, NoScalars>& context) {
+           const Value w = context.saved("w");
+           context.ReleaseGrad(1, context.Emit(kMul, {context.saved("x"), context.grad()}));
+           context.SetGrad(0, context.Emit(kMul, {w, context.grad()}));
+         }}};
+
+void ScaledKernel(const KernelCall<NoAttributes, NoScalars>& call) {
+  const double* const x = call.inputs[0].data<double>();
+  const double* const w = call.inputs[1].data<double>();
+  double* const y = call.outputs[0].data<double>();
+  for (int64_t i = 0; i < call.outputs[0].num_elements(); ++i) y[i] = x[i] * w[i];
+}
+const RegisterKernel kRegister(kScaled, DeviceType::kCpu, ScaledKernel);
 
 LeafNode& LeafOf(const DTensor& x) { return *dynamic_cast<LeafNode*>(x.impl()->node.get()); }
 
@@ -172,6 +200,21 @@ TEST(EarlyDeliveryTest, OnlyOfTheOutermostPass) {
     EXPECT_LT(std::find(all.begin(), all.end(), "inner ends"),
               std::find(all.begin(), all.end(), "delivered w"));
     EXPECT_TRUE(SameBits(w.grad().FullTensor(), (2.0 * Grad({Sum(MatMul(x, w))}, {w})[0]).FullTensor()));
+  });
+}
+
+// As SetGrad does, a rule may deliver what is not wanted.
+TEST(EarlyDeliveryTest, OfAnOpOfOnesOwn) {
+  OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
+    Events events;
+    const DTensor x = Values(context, {4, 3}, 1).RequiresGrad();
+    const DTensor w = Sunk(Values(context, {4, 3}, 2), "w", &events);
+    EXPECT_THAT(EventsOf(Sum(Call(kScaled, {x, w})), &events),
+                ElementsAre("broadcast_to", "mul", "delivered w", "mul"));
+    EXPECT_TRUE(SameBits(w.grad().FullTensor(), x.FullTensor()));
+    const DTensor other = x.Detach().RequiresGrad();
+    Backward(Sum(Call(kScaled, {other, w.Detach()})));  // of a weight that is frozen
+    EXPECT_TRUE(SameBits(other.grad().FullTensor(), x.grad().FullTensor()));
   });
 }
 
