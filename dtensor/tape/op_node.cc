@@ -148,7 +148,7 @@ class TapeGradContext final : public GradContextBase {
   }
   void ReleaseGrad(int operand, Value gradient) override {
     SetGrad(operand, gradient);
-    if (run_.early == nullptr) return;
+    if (run_.early == nullptr || !Wants(operand)) return;
     values_[gradient.id] = DTensor();  // who takes it may have the only handle
     run_.early->Take(operand, results_[operand]);
   }
