@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -243,6 +244,31 @@ TEST(UnitCopiesTest, WhatIsMadeAgainHasTheScalarsOfItsCall) {
     const Tensor expected = RowSums(three + six, 4);
     Backward(Sum(MatMul(x, three)) + Sum(MatMul(x, Transpose(Transpose(six, 0, 1), 0, 1))));
     EXPECT_TRUE(AllClose(x.grad().FullTensor(), expected, 1e-5));
+  });
+}
+
+// The pass lets go of all units at its end: those that it gathered for the next forward would have been gathered for nothing.
+TEST(UnitCopiesTest, NothingIsGatheredAheadWhereHooksUpdateWithinBackward) {
+  RunRanks(2, [](World& world) {
+    Chain model;
+    const auto context =
+        Parallelize(model, world, DeviceMesh::Parse("dp=2"), PlanNamed("fsdp"), {.dtype = DType::kF64});
+    std::vector<std::string> warnings;
+    context->state().set_warning_sink([&](const std::string& line) { warnings.push_back(line); });
+    std::vector<std::unique_ptr<Sgd>> optimizers;
+    for (Parameter* parameter : model.AllParameters()) {
+      optimizers.push_back(std::make_unique<Sgd>(std::vector<Parameter*>{parameter}, SgdOptions{}));
+      parameter->AddGradientReady([optimizer = optimizers.back().get()](Parameter&) {
+        optimizer->Step(0.1);
+        optimizer->ZeroGrad();
+      });
+    }
+    for (int step = 1; step <= 3; ++step) {
+      world.ledger().Clear();
+      Backward(LossOf(context, model));
+      EXPECT_EQ(NumGathers(world), 9) << "step " << step;  // the root once, four blocks twice
+    }
+    EXPECT_THAT(warnings, testing::IsEmpty());
   });
 }
 
