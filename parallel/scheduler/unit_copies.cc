@@ -125,9 +125,11 @@ void UnitCopies::Use(int index) {
 }
 
 // The first gathers of a step have little compute of their own step before them: they run beside what ends the last one.
-// Another optimizer may still have to change the rest of the unit; what is frozen stays as it is.
+// Another optimizer may still have to change the rest of the unit; what is frozen stays as it is. Of an update within backward,
+// by a hook, nothing would last: the pass lets go of all units.
 void UnitCopies::Updated(int copy) {
   if (!options_.overlap || options_.prefetch == 0 || forward_order_.empty()) return;
+  if (context_.state().in_backward()) return;
   const int index = places_[copy].first;
   const int first = forward_order_[0];
   Unit& unit = units_[index];
