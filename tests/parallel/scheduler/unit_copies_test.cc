@@ -247,6 +247,29 @@ TEST(UnitCopiesTest, WhatIsMadeAgainHasTheScalarsOfItsCall) {
   });
 }
 
+// Of the units that are gathered behind the first, too, one that is stale is named.
+TEST(UnitCopiesTest, AStaleGatherBehindTheFirstIsNamedOnce) {
+  RunRanks(2, [](World& world) {
+    Chain model;
+    const auto context =
+        Parallelize(model, world, DeviceMesh::Parse("dp=2"), PlanNamed("fsdp"), {.dtype = DType::kF64});
+    std::vector<std::string> warnings;
+    context->state().set_warning_sink([&](const std::string& line) { warnings.push_back(line); });
+    Sgd optimizer(model.AllParameters(), {});
+    for (int step = 1; step <= 3; ++step) {
+      Backward(LossOf(context, model));
+      optimizer.Step(0.1);
+      optimizer.ZeroGrad();
+      const NoGradGuard no_grad(context->state());
+      Parameter& weight = model.blocks[0]->weight;
+      weight.Load(0.5 * weight.at_rest());
+    }
+    EXPECT_THAT(warnings,
+                testing::ElementsAre("unit 'blocks.0' was gathered ahead and not used: its parameters have "
+                                     "been changed since; the gather is dropped"));
+  });
+}
+
 // The pass lets go of all units at its end: those that it gathered for the next forward would have been gathered for nothing.
 TEST(UnitCopiesTest, NothingIsGatheredAheadWhereHooksUpdateWithinBackward) {
   RunRanks(2, [](World& world) {
