@@ -160,7 +160,10 @@ void UnitCopies::Prefetch(int index) {
     is_guess ? Drop(units_[i]) : DropUnused(units_[i], kOtherOrder);
   }
   for (const int next : ahead) {
-    if (!IsHere(units_[next])) Gather(next, /*ahead=*/true);
+    Unit& unit = units_[next];
+    if (IsHere(unit)) continue;
+    if (!unit.copies.empty() && !unit.is_used) DropUnused(unit, kChanged);
+    Gather(next, /*ahead=*/true);
   }
 }
 
