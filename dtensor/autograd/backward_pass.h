@@ -37,8 +37,8 @@ struct PassOptions {
 
 // One backward pass. A node runs when every use of its outputs in this pass has delivered; among those that
 // are ready the latest recorded runs first, and leaves at once, so that every rank does the same in the same
-// order. A leaf whose gradients go elsewhere runs as soon as its last use has made its own, before the node of that use has made
-// the others (EarlyDelivery).
+// order. A leaf whose gradients go elsewhere runs as soon as the node of its last use has released its own, before that has made
+// the others (EarlyDelivery): in the outermost pass, if that has no targets.
 //
 // What arrives at a node is kept in the pass, and the node says where: so nothing is looked up. A pass within
 // another (a node that differentiates something on its own) may reach nodes of the outer one; each entry

@@ -40,6 +40,7 @@ class Lamb : public Optimizer {
 
  protected:
   void Update(absl::Span<const int> indices, double lr, const DTensor& scale) override;
+  bool updates_in_parts() const override { return false; }  // one all-reduce for all of them
   std::vector<std::pair<std::string, DTensor>> Moments() const override;
 
  private:

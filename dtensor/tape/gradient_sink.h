@@ -18,7 +18,8 @@ class GradientSink {
 
   // `leaf`, by the number that it was given with the sink, has had its last use in this pass: `gradient` is
   // the sum of what arrived, in whatever layout that has. The sink leaves what becomes of it in the leaf
-  // (LeafNode::AddGradient), before EndPass returns unless it holds gradients back.
+  // (LeafNode::AddGradient), before EndPass returns unless it holds gradients back. The node of that use may still read the
+  // leaf's value (TapeNode::TakesEarly): a sink does not change it.
   virtual void Deliver(int leaf, DTensor gradient) = 0;
 
   // The leaf is gone: nothing more comes of it, in this pass or later, and nothing is to be left in it.
