@@ -9,6 +9,7 @@
 #include "dtensor/functions.h"
 #include "dtensor/nn/containers.h"
 #include "dtensor/nn/linear.h"
+#include "dtensor/optim/lamb.h"
 #include "dtensor/optim/sgd.h"
 #include "gmock/gmock.h"
 #include "parallel/parallelize.h"
@@ -21,17 +22,22 @@ namespace {
 using testing::Each;
 using testing::ElementsAre;
 
+// The collectives of a purpose that the ledger has.
+int64_t NumCalls(World& world, Purpose purpose) {
+  int64_t calls = 0;
+  for (const LedgerEntry& entry : world.ledger().entries()) {
+    if (entry.tag.purpose == static_cast<uint8_t>(purpose)) calls += entry.calls;
+  }
+  return calls;
+}
+
 // How many gathers of parameters had been issued at each call of an update.
 class GathersBefore final : public CallObserver {
  public:
   explicit GathersBefore(World& world) : world_(world) {}
   void OnCall(const ErasedCall& call, const ResolvedCall& /*plan*/) override {
     if (std::string(call.op.name()) != "sgd_update") return;
-    int64_t gathers = 0;
-    for (const LedgerEntry& entry : world_.ledger().entries()) {
-      if (entry.tag.purpose == static_cast<uint8_t>(Purpose::kParam)) gathers += entry.calls;
-    }
-    counts_.push_back(gathers);
+    counts_.push_back(NumCalls(world_, Purpose::kParam));
   }
   const std::vector<int64_t>& counts() const { return counts_; }
 
@@ -76,6 +82,21 @@ TEST(UpdatePartsTest, UnitsAreGatheredAheadOfTheNextStepWhileOthersAreUpdated) {
   EXPECT_THAT(CountsUnder(plan, 0, MakeSgd), ElementsAre(0, 0, 0, 0));
   EXPECT_THAT(CountsUnder(plan, 1, MakeSgd), ElementsAre(0, 1, 2, 2));
   EXPECT_THAT(CountsUnder(plan, 2, MakeSgd), ElementsAre(0, 1, 2, 3));
+}
+
+// Whose update holds an all-reduce, which is one for all parameters.
+TEST(UpdatePartsTest, LambUpdatesAllAtOnce) {
+  RunRanks(2, [](World& world) {
+    Sequential model;
+    for (int i = 0; i < 4; ++i) model.Add<Linear>(512, 512, LinearOptions{.bias = false});
+    const Plan plan = {{"*", FullyShard("dp")}, {"", FullyShard("dp")}};
+    const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=2"), plan, {.dtype = DType::kF64});
+    Lamb optimizer(model.AllParameters(), {});
+    Backward(Sum(Square(model(RandomNormal(context, DType::kF64, {2, 512}, {}, "x")))));
+    world.ledger().Clear();
+    optimizer.Step(1e-6);
+    EXPECT_EQ(NumCalls(world, Purpose::kNorm), 1);
+  });
 }
 
 TEST(UpdatePartsTest, NothingIsGatheredUnderDdp) {
