@@ -281,6 +281,22 @@ TEST(ParallelizeAgainTest, AgainThatFailsLateChangesNothing) {
   });
 }
 
+// A model that had no values has none of what the plan has done to it before the error: the next plan finds a spec.
+TEST(ParallelizeAgainTest, TheFirstThatFailsLateLeavesASpec) {
+  RunRanks(2, [](World& world) {
+    Gpt model({.vocabulary = 29, .context = 8, .layers = 2, .heads = 2, .dim = 12});
+    const auto context = Bind(world, DeviceMesh::Parse("pp=2"));
+    const Plan staged = PlanOf({"none", "pp=2"}).Merge(Plan({{"blocks.*.mlp", Recompute({.every = 2})}}));
+    EXPECT_THAT(MessageOf([&] { Parallelize(model, context, staged); }),
+                HasSubstr("are segments of the model"));
+    Parallelize(model, context, {}, {.dtype = DType::kF64});
+    EXPECT_EQ(model.AllParameters(), model.RegisteredParameters());
+    Gpt other({.vocabulary = 29, .context = 8, .layers = 2, .heads = 2, .dim = 12});
+    Parallelize(other, context, {}, {.dtype = DType::kF64});
+    EXPECT_EQ(Pass(model, {"none", ""}, 0), Pass(other, {"none", ""}, 0));
+  });
+}
+
 // What hangs on a parameter hangs there, however the model is spread.
 TEST(ParallelizeAgainTest, HooksStay) {
   OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {

@@ -116,6 +116,23 @@ TEST(StartValuesTest, BroadcastsTheFirstReplicas) {
   });
 }
 
+// A model that is refused has no values yet: the next call asks of its own first values what it is told to.
+TEST(StartValuesTest, ARefusedModelMayBeBroadcast) {
+  RunRanks(2, [](World& world) {
+    const Plan ddp = {{"", DataParallel("dp")}};
+    OneLayer model;
+    const auto context = Bind(world, DeviceMesh::Parse("dp=2"));
+    context->state().set_seed(7 + world.rank());
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(MessageOf([&] { Parallelize(model, context, ddp); }), Differs("rank 1", 0));
+      EXPECT_FALSE(model.layer.weight.materialized());
+    }
+    Parallelize(model, context, ddp, {.start_values = StartValues::kBroadcast});
+    const std::vector<NamedValue> values = {{"weight", model.layer.weight.at_rest()}};
+    EXPECT_FALSE(CompareReplicas(*context, values));
+  });
+}
+
 // 16 bytes per piece of a parameter with replicas, all in one call.
 TEST(StartValuesTest, CostsOneSmallAllReduce) {
   const DeviceMesh mesh = DeviceMesh::Parse("replica=2,shard=2");
