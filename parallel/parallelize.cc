@@ -125,11 +125,11 @@ void ApplyStyles(Module& model, const ResolvedPlan& resolved, const std::vector<
   for (const auto& [style, of] : styles) FindStyle(style.name).apply(style, model, of);
 }
 
-// What a model was and had before it is spread anew: taken from it, so that it has no values, and given back at the end:
-// as it was, or, after Move, as values alone, where they lie now.
+// What a model was and had before it is spread: taken from it, so that it has no values, and given back at the end: as it was,
+// or, after Move, as values alone, where they lie now. One that has no values keeps what its program has said of it.
 class EarlierModel {
  public:
-  explicit EarlierModel(Module& model)
+  EarlierModel(Module& model, bool has_values)
       : parameters_(model.RegisteredParameters()),
         buffers_(model.RegisteredBuffers()),
         modules_(model.AllModules()),
@@ -139,9 +139,10 @@ class EarlierModel {
         has_buffer_(buffers_.size(), true),
         placed_modules_(modules_.size()) {
     Exchange();
+    if (!has_values) PutCopies();
   }
   ~EarlierModel() {
-    if (!moved_) Exchange();
+    if (!is_spread_) Exchange();
     // Of what failed, or of what has been moved.
     for (const Parameter::Placed& placed : placed_parameters_) Parameter::Retire(placed);
   }
@@ -160,8 +161,10 @@ class EarlierModel {
         MoveValue(buffer_values_[i], buffers_[i]->Value(), "Parallelize");
       }
     }
-    moved_ = true;
   }
+
+  // The model lies as it is to: nothing is given back.
+  void SetSpread() { is_spread_ = true; }
 
  private:
   void MoveAmongParts(MeshContext& whole) {
@@ -198,6 +201,15 @@ class EarlierModel {
     stages_ = segmented_->ExchangeStages(std::move(stages_));
   }
 
+  // Puts what is kept here into the model, which has no values, and keeps it all the same.
+  void PutCopies() {
+    for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->ExchangePlaced(placed_parameters_[i]);
+    for (size_t i = 0; i < modules_.size(); ++i) modules_[i]->ExchangePlaced(placed_modules_[i]);
+    if (segmented_ == nullptr) return;
+    segmented_->ExchangeRecomputedSegments(groups_);
+    segmented_->ExchangeStages(stages_);
+  }
+
   const std::vector<Parameter*> parameters_;
   const std::vector<ModuleBuffer*> buffers_;
   const std::vector<Module*> modules_;
@@ -208,7 +220,7 @@ class EarlierModel {
   std::vector<Module::Placed> placed_modules_;
   std::vector<RecomputedSegments> groups_;
   std::optional<ModelStages> stages_;
-  bool moved_ = false;
+  bool is_spread_ = false;
 };
 
 bool HasValues(Module& model) {
@@ -337,14 +349,15 @@ void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const 
   const ResolvedPlan resolved = ResolvePlan(model, context->mesh(), plan);
   // Before any group is made: which ones, and the order, follow from the Machine.
   CheckSameMachine(*context, "Parallelize");
-  if (!HasValues(model)) return Spread(model, context, plan, resolved, options);
-  CheckMaySpreadAgain(model, *context);
+  const bool has_values = HasValues(model);
+  if (has_values) CheckMaySpreadAgain(model, *context);
   const bool among_parts = PartsOf(model) != nullptr || resolved.spread_axis() >= 0;
-  EarlierModel earlier(model);
-  ParallelizeOptions again = options;
-  again.start_values = StartValues::kTrust;
-  Spread(model, context, plan, resolved, again);
-  earlier.Move(*context, among_parts);
+  EarlierModel earlier(model, has_values);
+  ParallelizeOptions how = options;
+  if (has_values) how.start_values = StartValues::kTrust;
+  Spread(model, context, plan, resolved, how);
+  if (has_values) earlier.Move(*context, among_parts);
+  earlier.SetSpread();
 }
 
 void MoveState(NamedTensors from, NamedTensors to) { MoveByName(from, to, "MoveState"); }
