@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/functions.h"
+#include "dtensor/host_memory.h"
 #include "gtest/gtest.h"
 #include "runtime/base/error.h"
 #include "runtime/launch/run_ranks.h"
@@ -191,6 +192,31 @@ TEST(RedistributeEachTest, TheReaderIsToldOfAFailure) {
     }
   };
   RunRanks(2, run);
+}
+
+// One call may move values of both memories, in any order: what is made of each lies beside it.
+TEST(RedistributeEachTest, EachStaysInItsMemory) {
+  RunRanks(2, [](World& world) {
+    const IntrusivePtr<MeshContext> context = Bind(world, DeviceMesh::Parse("dp=2"));
+    const Layout split = Layout::Parse("[dp]", context->mesh()),
+                 whole = Layout::Parse("[-]", context->mesh());
+    const DTensor here = RandomNormal(context, DType::kF32, {7}, split);
+    const DTensor there = ToHost(RandomNormal(context, DType::kF32, {5}, split));
+    const std::vector<std::vector<DTensor>> cases = {{here, there}, {there, here}, {there, here, there}};
+    for (const std::vector<DTensor>& sources : cases) {
+      std::vector<EachMove> moves;
+      for (const DTensor& source : sources) moves.push_back({.source = source, .to = whole});
+      for (const Lane lane : {Lane::kInline, Lane::kParam}) {
+        const std::vector<DTensor> moved = RedistributeEach(moves, lane);
+        ASSERT_EQ(moved.size(), sources.size());
+        for (size_t i = 0; i < moved.size(); ++i) {
+          EXPECT_EQ(moved[i].context(), sources[i].context());
+          EXPECT_EQ(moved[i].ToLocal().buffer()->allocator(), sources[i].context()->allocator()) << i;
+          EXPECT_TRUE(SameBits(moved[i].ToLocal(), sources[i].FullTensor()));
+        }
+      }
+    }
+  });
 }
 
 TEST(RedistributeEachTest, RefusesWhatDoesNotFit) {
