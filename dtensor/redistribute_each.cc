@@ -105,11 +105,34 @@ IntrusivePtr<PendingMoves> IssueToQueue(MeshContext& context, Lane lane,
   return MakeIntrusive<PendingMoves>(context.state(), LaneWorks{.works = {work}});
 }
 
+bool IsOnHost(const EachMove& move) { return move.source.defined() && move.source->context->is_host_side(); }
+
+// The moves of each memory in a call of their own: they have other allocators, and beside a GPU other communicators and lanes.
+std::vector<DTensor> RedistributeInEachMemory(absl::Span<const EachMove> moves, Lane lane) {
+  std::vector<DTensor> moved(moves.size());
+  for (const bool on_host : {false, true}) {
+    std::vector<EachMove> some;
+    std::vector<size_t> places;
+    for (size_t i = 0; i < moves.size(); ++i) {
+      if (IsOnHost(moves[i]) != on_host) continue;
+      some.push_back(moves[i]);
+      places.push_back(i);
+    }
+    std::vector<DTensor> results = RedistributeEach(some, lane);
+    for (size_t i = 0; i < places.size(); ++i) moved[places[i]] = std::move(results[i]);
+  }
+  return moved;
+}
+
 }  // namespace
 
 std::vector<DTensor> RedistributeEach(absl::Span<const EachMove> moves, Lane lane) {
   if (moves.empty()) return {};
   WEFT_REQUIRE(moves[0].source.defined(), "RedistributeEach: a source is undefined (default-constructed)");
+  const bool on_host = IsOnHost(moves[0]);
+  const bool is_mixed = std::any_of(moves.begin() + 1, moves.end(),
+                                    [&](const EachMove& move) { return IsOnHost(move) != on_host; });
+  if (is_mixed) return RedistributeInEachMemory(moves, lane);
   MeshContext& context = *moves[0].source->context;
   const DeviceType device = context.allocator()->device().type;
   const bool waits = lane == Lane::kInline || device == DeviceType::kMeta;

@@ -24,7 +24,8 @@ struct EachMove {
 
 // The same values under other layouts, with no history: many moves in one call, each planned as if it stood
 // alone, and with the same bits. All-gathers, reduce-scatters and all-reduces over the same axes, by the same
-// op and in the same dtype, are one call of the communicator, which packs parts only where its backend must.
+// op and in the same dtype, are one call of the communicator, which packs parts only where its backend must. Values in the
+// ranks' second memory (dtensor/host_memory.h) stay there, and have calls of their own, behind those of the others.
 //
 // On another lane than kInline it returns once everything is issued: the results are pending, and what reads
 // one first waits for all of the call (DTensorImpl::Local). Outputs are allocated, purpose and module path

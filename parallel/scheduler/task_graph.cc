@@ -225,10 +225,13 @@ void TaskGraph::StartCommunication(Node& node) {
     }
   }
   node.results = RedistributeEach(node.moves(), node.lane);
-  if (node.results.empty()) return;
-  const IntrusivePtr<PendingMoves>& pending = node.results[0].impl()->pending();
-  if (!pending) return;
-  node.works.insert(node.works.end(), pending->works().begin(), pending->works().end());
+  const PendingMoves* last = nullptr;  // which results share, those of each memory
+  for (const DTensor& result : node.results) {
+    const PendingMoves* const pending = result.impl()->pending().get();
+    if (pending == nullptr || pending == last) continue;
+    last = pending;
+    node.works.insert(node.works.end(), pending->works().begin(), pending->works().end());
+  }
 }
 
 }  // namespace weft
