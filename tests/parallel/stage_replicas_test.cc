@@ -24,6 +24,7 @@ namespace weft {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 
 GptConfig TiedGpt() {
   return {
@@ -74,6 +75,14 @@ TEST(StageReplicasTest, StagesThatBeginWithOtherValuesAreNamedOnEveryRank) {
   EXPECT_EQ(Messages("pp=2,dp=2", {7, 8, 7, 7}), OnAll(4, Differs("rank 3", 1)));  // within a stage, too
   EXPECT_EQ(Messages("pp=2", {7, 8}, StartValues::kTrust), OnAll(2, "no error"));
   EXPECT_EQ(Messages("pp=2", {7, 8}, StartValues::kCompare, /*tied=*/false), OnAll(2, "no error"));
+}
+
+// Of what no other stage has, too: none goes on and waits for a stage that has ended.
+TEST(StageReplicasTest, ADifferenceWithinAStageIsNamedOnEveryRank) {
+  const std::vector<std::string> messages =
+      Messages("pp=2,dp=2", {7, 7, 7, 8}, StartValues::kCompare, /*tied=*/false);
+  EXPECT_THAT(messages[0], HasSubstr("starts with other values on rank 3 than on rank 2"));
+  EXPECT_EQ(messages, OnAll(4, messages[0]));
 }
 
 // Pieces are compared with the same piece of the other stage.
