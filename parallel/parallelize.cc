@@ -273,13 +273,13 @@ void MaterializeBuffers(Module& model, const Contexts& contexts, const ResolvedP
 namespace {
 
 // `segmented`: the model, if it has stages.
-void AgreeOnAllStartValues(Module& model, MeshContext& part, SegmentedModule* segmented,
+void AgreeOnAllStartValues(Module& model, MeshContext& whole, MeshContext& part, SegmentedModule* segmented,
                            const ModelStages& stages, StartValues values) {
-  // All ranks compare what stages have in common before a difference within one stage ends that stage alone; what one
-  // stage broadcasts to the others its own replicas have already.
+  // What stages have in common is compared first, where ranks of several differ; what one stage broadcasts to the others its own
+  // replicas have already.
   const bool compares = values == StartValues::kCompare;
   if (segmented != nullptr && compares) AgreeAcrossStages(*segmented, stages, values);
-  AgreeOnStartValues(part, model.AllParameters(), model.AllBuffers(), values);
+  AgreeOnStartValues(whole, part, model.AllParameters(), model.AllBuffers(), values);
   if (segmented != nullptr && !compares) AgreeAcrossStages(*segmented, stages, values);
 }
 
@@ -329,7 +329,7 @@ void Spread(Module& model, const IntrusivePtr<MeshContext>& context, const Plan&
                     resolved.pipeline->stage_ranks, resolved.pipeline->first_segments};
   }
   auto* const segmented = resolved.pipeline ? &dynamic_cast<SegmentedModule&>(model) : nullptr;
-  AgreeOnAllStartValues(model, *part, segmented, model_stages, options.start_values);
+  AgreeOnAllStartValues(model, *context, *part, segmented, model_stages, options.start_values);
   const std::vector<std::vector<int>> stages = StagesHere(resolved, parameters);
   const std::vector<ResolvedUnit> units = UnitsHere(resolved, parameters, stages);
   std::vector<ParameterCommunication> communication;

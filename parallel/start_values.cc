@@ -1,9 +1,11 @@
 #include "parallel/start_values.h"
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/redistribution/agreement.h"
 #include "parallel/replicas.h"
 #include "parallel/stage_replicas.h"
 #include "runtime/base/error.h"
@@ -11,15 +13,20 @@
 namespace weft {
 namespace {
 
-void ThrowIf(const std::optional<ReplicaDifference>& difference) {
-  if (!difference) return;
-  Throw(absl::StatusCode::kFailedPrecondition, "Parallelize: ", difference->name,
-        " starts with other values on ", difference->ToString(),
-        ": expected the same on all replicas (the same seed, the same machines), or StartValues::kBroadcast");
+// What is wrong, if anything is.
+std::string TextOf(const std::optional<ReplicaDifference>& difference) {
+  if (!difference) return "";
+  return absl::StrCat(
+      "Parallelize: ", difference->name, " starts with other values on ", difference->ToString(),
+      ": expected the same on all replicas (the same seed, the same machines), or StartValues::kBroadcast");
 }
 
-void CompareValues(MeshContext& context, absl::Span<Parameter* const> parameters,
-                   absl::Span<ModuleBuffer* const> buffers) {
+void ThrowIf(const std::string& text) {
+  if (!text.empty()) Throw(absl::StatusCode::kFailedPrecondition, text);
+}
+
+std::string CompareValues(MeshContext& context, absl::Span<Parameter* const> parameters,
+                          absl::Span<ModuleBuffer* const> buffers) {
   std::vector<NamedValue> values;
   for (const Parameter* parameter : parameters) {
     values.push_back({absl::StrCat("parameter '", parameter->path(), "'"), parameter->at_rest()});
@@ -27,7 +34,7 @@ void CompareValues(MeshContext& context, absl::Span<Parameter* const> parameters
   for (const ModuleBuffer* buffer : buffers) {
     values.push_back({absl::StrCat("buffer '", buffer->path(), "'"), buffer->Value()});
   }
-  ThrowIf(CompareReplicas(context, values));
+  return TextOf(CompareReplicas(context, values));
 }
 
 void CompareStages(absl::Span<const SharedParameter> shared, const ModelStages& stages) {
@@ -36,7 +43,7 @@ void CompareStages(absl::Span<const SharedParameter> shared, const ModelStages& 
     values.push_back({.name = absl::StrCat("parameter '", parameter->path(), "'")});
     if (parameter->is_here()) values.back().tensors = {parameter->at_rest()};
   }
-  ThrowIf(CompareAcrossStages(stages, values));
+  ThrowIf(TextOf(CompareAcrossStages(stages, values)));
 }
 
 void Broadcast(const DTensor& value) {
@@ -64,10 +71,20 @@ void AgreeOnStartValues(MeshContext& context, absl::Span<Parameter* const> param
                         absl::Span<ModuleBuffer* const> buffers, StartValues values) {
   if (context.mesh().num_ranks() == 1 || values == StartValues::kTrust) return;
   if (parameters.empty() && buffers.empty()) return;
-  if (values == StartValues::kCompare) return CompareValues(context, parameters, buffers);
+  if (values == StartValues::kCompare) return ThrowIf(CompareValues(context, parameters, buffers));
   const PurposeGuard purpose(context.state(), Purpose::kParam);
   for (const Parameter* parameter : parameters) Broadcast(parameter->at_rest());
   for (const ModuleBuffer* buffer : buffers) Broadcast(buffer->Value());
+}
+
+void AgreeOnStartValues(MeshContext& whole, MeshContext& part, absl::Span<Parameter* const> parameters,
+                        absl::Span<ModuleBuffer* const> buffers, StartValues values) {
+  const bool is_whole = part.mesh().num_ranks() == whole.mesh().num_ranks();
+  const bool is_meta = whole.allocator()->device().type == DeviceType::kMeta;
+  if (values != StartValues::kCompare || is_whole || is_meta) {
+    return AgreeOnStartValues(part, parameters, buffers, values);
+  }
+  for (const std::string& text : GatherTexts(whole, CompareValues(part, parameters, buffers))) ThrowIf(text);
 }
 
 void AgreeAcrossStages(SegmentedModule& model, const ModelStages& stages, StartValues values) {

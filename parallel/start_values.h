@@ -32,9 +32,18 @@ enum class StartValues : uint8_t {
 void AgreeOnStartValues(MeshContext& context, absl::Span<Parameter* const> parameters,
                         absl::Span<ModuleBuffer* const> buffers, StartValues values);
 
+// The same where each rank of the model has a part of it, a stage or one of those of On: `whole` is of all ranks, `part` of those
+// that have this one's. A difference in any part is told on every rank, so that none waits in a step for those that have ended.
+//
+// Cost:    kCompare: besides, an all-gather over `whole` of what is wrong, as text, under purpose `metric`.
+// Errors:  FailedPrecondition, the same on every rank of `whole`.
+// Threads: every rank of the model calls it alike.
+void AgreeOnStartValues(MeshContext& whole, MeshContext& part, absl::Span<Parameter* const> parameters,
+                        absl::Span<ModuleBuffer* const> buffers, StartValues values);
+
 // The same of what stages of a pipeline have in common, over the ranks of these stages: parameters, since each stage has
 // buffers of its own. kBroadcast: all take the values of the first of these stages, after AgreeOnStartValues, which knows the
-// replicas of one stage alone. kCompare: before it, so that no stage waits here for one that has found a difference of its own.
+// replicas of one stage alone. kCompare: before it.
 //
 // Cost:    kCompare: as CompareAcrossStages, of parameters that several stages have; kBroadcast: one broadcast for each of
 //          them along the pipeline's axis, under purpose `param`.
