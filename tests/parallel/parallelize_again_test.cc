@@ -297,6 +297,21 @@ TEST(ParallelizeAgainTest, TheFirstThatFailsLateLeavesASpec) {
   });
 }
 
+// A mistake that only the ranks of one stage can see ends Parallelize on all, the first time and again.
+TEST(ParallelizeAgainTest, AMistakeInOneStageIsToldOnEveryRank) {
+  RunRanks(2, [](World& world) {
+    Gpt model({.vocabulary = 29, .context = 8, .layers = 2, .heads = 2, .dim = 12});
+    const auto context = Bind(world, DeviceMesh::Parse("pp=2"));
+    const Plan staged = PlanOf({"none", "pp=2"});
+    const Plan wrong = staged.Merge(Plan({{"head", Recompute({.every = 2})}}));
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_THAT(MessageOf([&] { Parallelize(model, context, wrong); }),
+                  HasSubstr("'head' first: 0 of them are segments of the model"));
+      Parallelize(model, context, staged);
+    }
+  });
+}
+
 // What hangs on a parameter hangs there, however the model is spread.
 TEST(ParallelizeAgainTest, HooksStay) {
   OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
