@@ -125,6 +125,30 @@ void ApplyStyles(Module& model, const ResolvedPlan& resolved, const std::vector<
   for (const auto& [style, of] : styles) FindStyle(style.name).apply(style, model, of);
 }
 
+// The same where ranks have different modules: what is wrong with some is an error on every rank of the model, so that none
+// waits for those that have ended. Where the plan has no such style, nothing is said.
+void ApplyStylesOnAll(Module& model, MeshContext& whole, const ResolvedPlan& resolved,
+                      const std::vector<Module*>& modules, absl::FunctionRef<bool(int)> is_here) {
+  const bool applies = absl::c_any_of(resolved.modules, [](const ResolvedModule& module) {
+    return absl::c_any_of(module.styles, [](const Style& s) { return FindStyle(s.name).apply != nullptr; });
+  });
+  const bool is_meta = whole.allocator()->device().type == DeviceType::kMeta;
+  if (resolved.spread_axis() < 0 || !applies || is_meta) {
+    return ApplyStyles(model, resolved, modules, is_here);
+  }
+  std::string wrong;
+  absl::StatusCode code = absl::StatusCode::kInvalidArgument;
+  try {
+    ApplyStyles(model, resolved, modules, is_here);
+  } catch (const Error& error) {
+    wrong = error.message();
+    code = error.code();
+  }
+  for (const std::string& text : GatherTexts(whole, wrong)) {
+    if (!text.empty()) Throw(code, text);
+  }
+}
+
 // What a model was and had before it is spread: taken from it, so that it has no values, and given back at the end: as it was,
 // or, after Move, as values alone, where they lie now. One that has no values keeps what its program has said of it.
 class EarlierModel {
@@ -311,7 +335,7 @@ void Spread(Module& model, const IntrusivePtr<MeshContext>& context, const Plan&
     if (is_here(i) || resolved.parts) modules[i]->Bind(contexts.Of(resolved.modules[i]));
   }
   if (resolved.parts) model.set_parts(ModelParts{.context = context, .axis = resolved.parts->axis});
-  ApplyStyles(model, resolved, modules, is_here);
+  ApplyStylesOnAll(model, *context, resolved, modules, is_here);
   for (size_t i = 0; i < parameters.size(); ++i) {
     // Of one that is elsewhere the dtype alone is known: a rank without any parameter joins in the sums of the others'.
     parameters[i]->set_reduce_dtype(options.dtype);

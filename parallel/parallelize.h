@@ -52,7 +52,7 @@ struct ParallelizeOptions {
 // Errors: as ResolvePlan; as CheckSameMachine; FailedPrecondition if ranks that hold the same piece of a parameter begin
 //         with other values, naming it and them; if the model has values, but some of its parameters or buffers have none, or its
 //         context has another ambient state or other ranks; what styles say of the modules; ResourceExhausted.
-//         The model is as it was then, whatever the error.
+//         Other first values, and what styles say, are the same error on every rank. The model is as it was then, whatever the error.
 void Parallelize(Module& model, const IntrusivePtr<MeshContext>& context, const Plan& plan,
                  const ParallelizeOptions& options = {});
 
