@@ -68,6 +68,24 @@ TEST_P(ExecutorTest, WithATieThatIsDeclared) {
                    .rows = {3, 1, 2, 3}});
 }
 
+// The other plans of data parallelism: optimizer state, and gradients, that replicas split, and replicas of ranks that share units.
+TEST_P(ExecutorTest, WithEachPlanOfDataParallelism) {
+  for (const std::vector<int64_t>& rows : {std::vector<int64_t>(4, 2), std::vector<int64_t>{3, 1, 2, 3}}) {
+    for (const bool tied_head : {false, true}) {
+      for (const Style& data :
+           {DataParallel("dp", {.shard_state = true}), DataParallel("dp", {.shard_gradient = true})}) {
+        ExpectOneDevice({.schedule = GetParam(),
+                         .mesh = "pp=2, dp=2",
+                         .tied_head = tied_head,
+                         .rows = rows,
+                         .data = data});
+      }
+      ExpectOneDevice(
+          {.schedule = GetParam(), .mesh = "pp=2, replica=2, shard=2", .tied_head = tied_head, .rows = rows});
+    }
+  }
+}
+
 // One microbatch alone: the head's term of the table's gradient is one that the tie has turned, and no sum of several.
 TEST(ExecutorOfOneMicrobatchTest, WithATieThatIsDeclared) {
   for (const char* schedule : {"gpipe", "1f1b", "zb_h1", "interleaved", "zbv"}) {

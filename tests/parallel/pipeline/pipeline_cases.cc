@@ -154,6 +154,11 @@ Plan PlanOf(const PipelineCase& test, const PipelineSchedule& schedule, const De
       entries.push_back({"", test.data.value_or(DataParallel("dp"))});
     }
   }
+  if (mesh.FindAxis("shard") >= 0) {
+    entries.push_back({"blocks.*", FullyShard("shard")});
+    entries.push_back({"", FullyShard("shard")});
+    entries.push_back({"", DataParallel("replica")});
+  }
   if (test.recompute) entries.push_back({"blocks.*", *test.recompute});
   return Plan(std::move(entries));
 }
@@ -176,7 +181,9 @@ TrainingResult Pipelined(const PipelineCase& test, const PipelineMistake& mistak
     Hang(test, world, table);
     context->state().set_step(3);
     Layout layout(2, mesh.num_axes());
-    if (mesh.FindAxis("dp") >= 0) layout = layout.WithShard(mesh.FindAxis("dp"), 0);
+    for (const char* axis : {"dp", "replica", "shard"}) {
+      if (mesh.FindAxis(axis) >= 0) layout = layout.WithShard(mesh.FindAxis(axis), 0);
+    }
     std::vector<Microbatch> parts = Parts(model.context(), layout, test.rows);
     const DTensor total = TotalOf(model, parts);
     if (mistake.in_parts) mistake.in_parts(world, parts);

@@ -20,7 +20,7 @@ namespace weft {
 
 struct PipelineCase {
   std::string schedule;
-  std::string mesh;  // the first axis is pp; dp and tp beside it
+  std::string mesh;  // the first axis is pp; dp and tp beside it, or replica and shard (HSDP)
   bool fully_sharded = false;
   bool sequence_parallel = false;
   bool tied_head = false;

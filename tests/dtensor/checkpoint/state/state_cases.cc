@@ -13,7 +13,7 @@ namespace weft {
 namespace {
 
 const GptConfig kConfig = {
-    .vocabulary = 17, .context = 5, .layers = 3, .heads = 2, .dim = 6, .tied_head = true};
+    .vocabulary = 17, .context = 5, .layers = 4, .heads = 2, .dim = 6, .tied_head = true};
 
 uint64_t Mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
@@ -58,6 +58,10 @@ const std::vector<SpreadCase>& SpreadCases() {
       {"hsdp", "replica=2, shard=2", {{"", FullyShard("shard")}, {"", DataParallel("replica")}}},
       {"two stages", "pp=2, dp=2", {{"blocks.*", Pipeline("pp")}, {"", FullyShard("dp")}}},
       {"three stages", "pp=3", {{"blocks.*", Pipeline("pp")}}},
+      {"two stages a rank", "pp=2", {{"blocks.*", Pipeline("pp", {.chunks = 2})}}},
+      {"two stages a rank, in a V",
+       "pp=2, dp=2",
+       {{"blocks.*", Pipeline("pp", {.chunks = 2, .order = StageOrder::kV})}, {"", DataParallel("dp")}}},
   };
   return *cases;
 }
