@@ -165,16 +165,16 @@ void BackwardPass::Start(const TapeNode::Edge& root, DTensor seed) {
   }
 }
 
-void BackwardPass::RunReady() {
-  while (!ready_.empty()) RunFirst();
-}
-
-void BackwardPass::RunFirst() {
+[[gnu::always_inline]] inline void BackwardPass::RunFirst() {
   std::pop_heap(ready_.begin(), ready_.end(), RunsLater);
   Entry& entry = entries_[ready_.back()->pass_entry_];
   ready_.pop_back();
   entry.has_run = true;
   RunNode(entry);
+}
+
+void BackwardPass::RunReady() {
+  while (!ready_.empty()) RunFirst();
 }
 
 // Of what has come for `node` and one more term; both are defined.
@@ -231,22 +231,24 @@ bool BackwardPass::DeliverEarly(const TapeNode::Edge& edge, DTensor& gradient) {
   return true;
 }
 
-// Of one run of a node of the outermost pass.
+// Of one run of a node of the outermost pass. Of operands beyond the first 64 nothing goes early.
 class BackwardPass::NodeDelivery final : public EarlyDelivery {
  public:
+  static constexpr int kMostOperands = 64;
+
   NodeDelivery(BackwardPass& pass, const TapeNode& node) : pass_(pass), node_(node) {}
 
   bool Take(int operand, DTensor& gradient) override {
-    const bool takes = pass_.DeliverEarly(node_.edges()[operand], gradient);
-    if (takes) delivered_.push_back(operand);
+    const bool takes = operand < kMostOperands && pass_.DeliverEarly(node_.edges()[operand], gradient);
+    if (takes) delivered_ |= uint64_t{1} << operand;
     return takes;
   }
-  absl::Span<const int> delivered() const { return delivered_; }
+  uint64_t delivered() const { return delivered_; }
 
  private:
   BackwardPass& pass_;
   const TapeNode& node_;
-  absl::InlinedVector<int, 4> delivered_;  // operands
+  uint64_t delivered_ = 0;  // operands, a bit each
 };
 
 void BackwardPass::RunNode(Entry& entry) {
@@ -298,13 +300,13 @@ void BackwardPass::RunNode(Entry& entry) {
 // Delivers what a node made: to all its operands that want it, or to those that are `wanted`, but for those that have it.
 [[gnu::always_inline]] inline void BackwardPass::DeliverOn(TapeNode& node, DTensors* results,
                                                            absl::Span<const bool> wanted,
-                                                           absl::Span<const int> delivered) {
+                                                           uint64_t delivered) {
   const absl::Span<const TapeNode::Edge> edges = node.edges();
   results->resize(edges.size());
   for (size_t i = 0; i < edges.size(); ++i) {
     if (!edges[i].node || (!wanted.empty() && !wanted[i])) continue;
-    if (std::find(delivered.begin(), delivered.end(), static_cast<int>(i)) != delivered.end()) continue;
-    Deliver(edges[i], std::move((*results)[i]));
+    const bool has_it = delivered != 0 && i < NodeDelivery::kMostOperands && (delivered >> i & 1) != 0;
+    if (!has_it) Deliver(edges[i], std::move((*results)[i]));
   }
 }
 

@@ -101,8 +101,7 @@ class BackwardPass {
   bool DeliverEarly(const TapeNode::Edge& edge, DTensor& gradient);
   void RunNode(Entry& entry);
   void RunLeaf(TapeNode& leaf, absl::Span<DTensor> gradients);
-  void DeliverOn(TapeNode& node, DTensors* results, absl::Span<const bool> wanted,
-                 absl::Span<const int> delivered = {});
+  void DeliverOn(TapeNode& node, DTensors* results, absl::Span<const bool> wanted, uint64_t delivered = 0);
   void Receive(TapeNode& leaf, DTensor gradient);
   void DeliverReceived();
   absl::InlinedVector<GradientSink*, 4> Sinks() const;
