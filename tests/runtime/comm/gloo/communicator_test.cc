@@ -204,6 +204,42 @@ TEST_P(GlooPathTest, APeerThatReturnsHasLeftTheGroup) {
                        *ended_ns);
 }
 
+// Rank 2 dies in a reduction of more than its ring holds. When the root has read what it left as far as its ring's end, rank 1's ring
+// ends 8 KiB further on: the root has few bytes of rank 1, which has sent enough, and many of rank 2, which sends no more.
+TEST(GlooGroupTest, APeerThatDiesWithinALargeReductionIsNoticed) {
+  constexpr int64_t kRing = 512 << 10;    // of one peer of two
+  constexpr int64_t kHeaders = 128 + 64;  // of the all-gather and of the reduction
+  const std::vector<int64_t> counts = {0, kRing / 2 - (8 << 10) - kHeaders, kRing / 2 - kHeaders};
+  const SharedNumber dies;
+  const auto outcomes = RunGlooProcesses(
+      3,
+      [&](GlooWorld& world) {
+        const auto bytes = [&](int64_t count) {
+          return Tensor::Empty(world.allocator(), DType::kU8, {count});
+        };
+        const auto group = world.NewGroup("dp", {0, 1, 2});
+        group->AllGather(bytes(counts[world.rank()]), bytes(counts[1] + counts[2]), counts);
+        std::thread killer;
+        if (world.rank() == 2) {
+          killer = std::thread([&] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(500));  // by then its ring is full
+            *dies = 1;
+            kill(getpid(), SIGKILL);
+          });
+        }
+        while (world.rank() == 0 && *dies == 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        if (world.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        group->Reduce(bytes(8 * kRing), bytes(8 * kRing), ReduceOp::kSum, 0);
+      },
+      {.timeout = std::chrono::seconds(20)});
+  EXPECT_EQ(outcomes[2].signal, SIGKILL);
+  for (int rank : {0, 1}) {
+    ASSERT_TRUE(outcomes[rank].error.has_value()) << "rank " << rank;
+    EXPECT_EQ(outcomes[rank].error->code(), absl::StatusCode::kAborted) << outcomes[rank].error->message();
+    EXPECT_THAT(outcomes[rank].error->message(), HasSubstr("world rank 2 is gone"));
+  }
+}
+
 TEST_P(GlooPathTest, WhoWaitsForAMessageOfARankThatHasEndedIsTold) {
   const auto outcomes = RunGlooProcesses(2,
                                          [](GlooWorld& world) {
