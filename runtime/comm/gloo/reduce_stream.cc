@@ -10,13 +10,17 @@ namespace {
 // A reduction of less is not worth its start, if more is coming.
 constexpr int64_t kLeastPart = 16 << 10;
 
+bool IsSmall(absl::Span<const char> front, int64_t wanted) {
+  return static_cast<int64_t>(front.size()) < std::min(wanted, kLeastPart);
+}
+
 }  // namespace
 
 bool ReduceStream::Awaits(int peer) const {
   if (wanted_ == 0 || !group_.by_memory(peer)) return false;
   RingChannel& ring = group_.ring(peer, GlooLane::kCollective);
   const absl::Span<const char> front = ring.Front(wanted_);
-  return !ring.IsWhole(front, wanted_) && static_cast<int64_t>(front.size()) < std::min(wanted_, kLeastPart);
+  return !ring.IsWhole(front, wanted_) && IsSmall(front, wanted_);
 }
 
 void ReduceStream::Expect(int64_t num_bytes) {
@@ -51,7 +55,9 @@ int64_t ReduceStream::AwaitPart(const Whole& whole, int64_t begin, int64_t wante
         for (int peer : group_.ring_peers()) {
           RingChannel& ring = group_.ring(peer, GlooLane::kCollective);
           const absl::Span<const char> front = ring.Front(wanted);
-          more_may_come |= !ring.IsWhole(front, wanted);
+          // Not of a peer that has sent enough, unless what is unsent may be what is short: Awaits does not name it, so its end
+          // would not be seen.
+          more_may_come |= !ring.IsWhole(front, wanted) && (whole.wait_until_sent || IsSmall(front, wanted));
           part = std::min(part, static_cast<int64_t>(front.size()));
           // What is sent goes in order: all but the last num_unsent bytes are in the ring.
           if (whole.wait_until_sent)
