@@ -113,6 +113,32 @@ TEST(LocalCommunicatorTest, AbortWhilePeersCopyFreesNothingUnderThem) {
   }
 }
 
+// Of those behind the one that waits none ever begins.
+TEST(LocalCommunicatorTest, WhatIsQueuedWhenTheGroupEndsIsRecordedAsFailed) {
+  RunRanks(
+      2,
+      [](World& world) {
+        const auto group = world.NewGroup("dp", {0, 1});
+        const auto gate = world.NewGroup("gate", {0, 1});
+        if (world.rank() == 0) {
+          std::vector<Work> works;
+          for (int i = 0; i < 3; ++i) {
+            const Tensor tensor = Filled(world, 5, 1);
+            works.push_back(group->AllReduce(tensor, tensor, ReduceOp::kSum, {.async = true}));
+          }
+          group->Abort("the disk is full");
+          for (const Work& work : works) EXPECT_THROW(work.Wait(), Error);
+          const std::vector<FlightEntry> entries = world.flight_recorder().Snapshot().entries;
+          EXPECT_EQ(entries.size(), 3u);
+          for (const FlightEntry& entry : entries) {
+            EXPECT_EQ(FlightStateName(entry.state), "failed") << "#" << entry.sequence;
+          }
+        }
+        gate->Barrier();
+      },
+      kOneThread);
+}
+
 TEST(LocalCommunicatorTest, WhoWaitsForARankThatHasEndedIsToldAtOnce) {
   const auto begin = std::chrono::steady_clock::now();
   RunRanks(
