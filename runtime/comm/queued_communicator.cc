@@ -130,14 +130,19 @@ Work QueuedCommunicator::Submit(Operation&& operation) {
   Worker& worker = given != nullptr ? *given : *worker_;
   PeerWaitClock& waits = worker.peer_waits();
   return worker.Submit([self = shared_from_this(), operation = std::move(operation), timeout, &waits] {
-    self->ThrowIfFailed();
     self->RunOnWorker(operation, timeout, waits);
   });
 }
 
-// Nobody can tell when the ends of messages have come.
+// Nobody can tell when the ends of messages have come. What a group that has ended does not begin has failed, too.
 void QueuedCommunicator::RunOnWorker(const Operation& operation, std::chrono::milliseconds timeout,
                                      PeerWaitClock& waits) {
+  try {
+    ThrowIfFailed();
+  } catch (const Error&) {
+    RecordFailed(operation);
+    throw;
+  }
   const int64_t begun_ns = FlightClock();
   if (operation.descriptor.kind == CollectiveKind::kSendRecv) {
     RunNow(operation, begun_ns, timeout, /*all_entered_ns=*/nullptr);
