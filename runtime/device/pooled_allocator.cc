@@ -308,10 +308,10 @@ std::string PooledAllocator::LargestText() const {
 
 void PooledAllocator::ThrowExhausted(int64_t num_bytes, bool is_capped) const {
   const AllocatorStats now = stats();
-  Throw(absl::StatusCode::kResourceExhausted, "out of memory on ", DeviceTypeName(device().type),
-        ": cannot allocate ", num_bytes, " bytes; live ", now.live_bytes, " bytes, peak ", now.peak_bytes,
-        " bytes, pooled ", now.pooled_bytes, " bytes",
-        is_capped ? absl::StrCat(", cap ", cap_bytes_, " bytes") : "", KindsText(), LargestText());
+  Throw(absl::StatusCode::kResourceExhausted, "out of memory on ", PlaceText(), ": cannot allocate ",
+        num_bytes, " bytes; live ", now.live_bytes, " bytes, peak ", now.peak_bytes, " bytes, pooled ",
+        now.pooled_bytes, " bytes", is_capped ? absl::StrCat(", cap ", cap_bytes_, " bytes") : "",
+        KindsText(), LargestText());
 }
 
 void LabelBlocks(Allocator& allocator, std::shared_ptr<const BlockLabels> labels) {

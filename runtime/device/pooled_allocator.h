@@ -81,6 +81,9 @@ class PooledAllocator : public Allocator {
   // more than kSharedPageBytes could go back.
   virtual bool SystemHasRoom(int64_t /*num_bytes*/) { return true; }
 
+  // What has no more, for the error: "cuda".
+  virtual std::string PlaceText() const { return std::string(DeviceTypeName(device().type)); }
+
   // A block of `num_bytes` is handed out, of which the caller may touch `usable_bytes`; or, with 0, is back. Unless a class
   // does otherwise, the processor fills what is back with bytes 0xff.
   virtual void Guard(void* block, int64_t num_bytes, int64_t usable_bytes) noexcept;

@@ -44,7 +44,8 @@ class FileAllocator final : public PooledAllocator {
  public:
   FileAllocator(const std::string& folder, int64_t cap_bytes, bool fill_freed)
       : PooledAllocator(cap_bytes, /*guards=*/fill_freed),
-        file_(OpenUnnamed(folder.empty() ? TemporaryFolder() : folder)) {}
+        folder_(folder.empty() ? TemporaryFolder() : folder),
+        file_(OpenUnnamed(folder_)) {}
   ~FileAllocator() override {
     ReturnPoolToSystem();
     close(file_);
@@ -77,6 +78,10 @@ class FileAllocator final : public PooledAllocator {
     const auto found = offsets_.find(block);
     GiveRun(found->second, length);
     offsets_.erase(found);
+  }
+
+  std::string PlaceText() const override {
+    return absl::StrCat("cpu, in the file of folder '", folder_, "'");
   }
 
  private:
@@ -113,6 +118,7 @@ class FileAllocator final : public PooledAllocator {
     free_runs_[offset] = length;
   }
 
+  const std::string folder_;
   const int file_;
   std::mutex mutex_;
   int64_t end_ = 0;                         // of the file
