@@ -167,6 +167,21 @@ TEST_P(CommConformance, ListsOfTwoDTypesAreMisuse) {
   });
 }
 
+TEST_P(CommConformance, MisuseInAListNamesThePart) {
+  Run(2, [](World& world) {
+    const std::shared_ptr<Communicator> group = world.NewGroup("lists", AllRanks(world));
+    const Tensor a = InputTensor<float>(world, 0, 4);
+    const Tensor b = InputTensor<float>(world, 0, 5);
+    const CollectivePart good = {.input = a, .output = a};
+    const std::string message = ErrorOf(absl::StatusCode::kInvalidArgument, [&] {
+      group->AllReduceEach({good, good, {.input = a, .output = b}, good}, ReduceOp::kSum);
+    });
+    ExpectContains(message, {"group 'lists'", "all_reduce", "output f32[5] has 5 elements, expected 4",
+                             "part 2 of the list"});
+    group->Barrier();  // it lives
+  });
+}
+
 TEST_P(CommConformance, ListsThatDisagreeEndTheGroupForAll) {
   Run(2, [](World& world) {
     const std::shared_ptr<Communicator> group = world.NewGroup("lists", AllRanks(world));
