@@ -182,8 +182,12 @@ Work Communicator::CollectEach(CollectiveKind kind, absl::Span<const CollectiveP
   Operation list;
   for (const CollectivePart& part : parts) {
     Operation checked;
-    Fill({.kind = kind, .input = part.input, .output = part.output, .counts = part.counts, .op = op},
-         checked);
+    try {
+      Fill({.kind = kind, .input = part.input, .output = part.output, .counts = part.counts, .op = op},
+           checked);
+    } catch (const Error& error) {
+      Throw(error.code(), error.message(), " (part ", list.parts.size(), " of the list)");
+    }
     if (parts.size() == 1) {
       checked.options = options;
       return Start(std::move(checked));
