@@ -11,8 +11,10 @@
 #include "dtensor/autograd/backward.h"
 #include "dtensor/autograd/custom_function.h"
 #include "dtensor/call/call_observer.h"
+#include "dtensor/dispatch.h"
 #include "dtensor/functions.h"
 #include "gmock/gmock.h"
+#include "ops/optimizer/optimizer_update.h"
 #include "tests/dtensor/autograd/functions_to_differentiate.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/ops/tensor_compare.h"
@@ -361,6 +363,27 @@ TEST(RecomputeTest, MistakesAreNamed) {
     const DTensor twice = Recompute([](const DTensors& in) -> DTensors { return {Exp(in[0])}; }, {x})[0];
     EXPECT_THAT(ErrorOf([&] { Grad({Sum(twice)}, {x}, {.create_graph = true}); }),
                 testing::HasSubstr("gradients of gradients"));
+  });
+}
+
+TEST(RecomputeTest, ALeafThatHasBeenWrittenToIsRefused) {
+  OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
+    const DTensor x = Lay(context, RandomF64({4}, 1), "[a]").RequiresGrad();
+    const DTensor w = Lay(context, RandomF64({4}, 2), "[a]").RequiresGrad();
+    const auto inner = [&w](const DTensors& in) -> DTensors { return {in[0] * w}; };
+    const auto outer = [&](const DTensors& in) { return Recompute(inner, {Exp(in[0])}); };
+    const auto error_after = [&](bool writes, const auto& function, const KeptOps& keep) {
+      const DTensor loss = Sum(Recompute(function, {x}, keep)[0]);
+      const NoGradGuard no_grad(context->state());
+      if (writes) Call(kSgdUpdate, {w, w, Full(context, DType::kF32, {}, 1)}, {}, {.lr = 0.5});
+      return ErrorOf([&] { Backward(loss); });
+    };
+    for (const bool writes : {true, false}) {
+      const auto says = testing::HasSubstr(writes ? "sgd_update has changed it" : "nothing was thrown");
+      EXPECT_THAT(error_after(writes, inner, KeptOps()), says);
+      EXPECT_THAT(error_after(writes, inner, KeptOps({"mul"})), says);
+      EXPECT_THAT(error_after(writes, outer, KeptOps()), says);
+    }
   });
 }
 
