@@ -238,10 +238,11 @@ DTensors Recompute(std::function<DTensors(const DTensors&)> function, const DTen
   const uint64_t since = state.NextSequence();
   DTensors made;
   {
-    const KeptResultsGuard guard(state, keep.empty() ? nullptr : &kept);
+    const KeptResultsGuard guard(state, &kept);
     const DropsHistoryGuard drops(state, true);
     made = function(CutInputs(state, inputs, edges));
   }
+  if (KeptResults* const around = state.kept_results(); around != nullptr) around->NoteReads(kept);
   for (TapeNode::Edge& end : FindEnds(made, since)) edges.push_back(std::move(end));
   DTensors outputs;
   for (const DTensor& output : made) {

@@ -52,7 +52,38 @@ bool KeptOps::Has(const OpDef& op) const {
                      [&](const std::string& name) { return name == op.name(); });
 }
 
+void KeptResults::Note(const Read& read) {
+  const auto known = std::find_if(reads_.begin(), reads_.end(),
+                                  [&](const Read& other) { return other.writes == read.writes; });
+  if (known == reads_.end()) {
+    reads_.push_back(read);
+  } else {
+    known->version = read.version;
+  }
+}
+
+void KeptResults::NoteReads(absl::Span<const DTensorRef> operands) {
+  if (!is_first_) return;
+  for (const DTensorRef operand : operands) {
+    const bool is_copy = static_cast<bool>(operand->origin);
+    const DTensorImpl& written = is_copy ? *operand->origin->at_rest : *operand.impl();
+    // A copy from before a write stays what it is.
+    const bool is_current = !is_copy || operand->copied_version() == written.version();
+    if (written.writes && is_current) Note({written.writes, written.version(), written.type});
+  }
+}
+
+void KeptResults::NoteReads(const KeptResults& inner) {
+  if (!is_first_) return;
+  for (const Read& read : inner.reads_) Note(read);
+}
+
 void KeptResults::Rewind() {
+  for (const Read& read : reads_) {
+    if (read.writes->version == read.version) continue;
+    Throw(absl::StatusCode::kFailedPrecondition, "Backward: Recompute needs the ", read.type.ToString(),
+          " that it saw in forward, but ", read.writes->last_writer, " has changed it in place since");
+  }
   is_first_ = false;
   next_ = 0;
   here_.assign(results_.size(), DTensors());
@@ -95,6 +126,7 @@ DTensors KeptResults::Run(Execution& execution) {
 
 DTensors RunInRecomputed(const ErasedCall& call, KeptResults& kept) {
   Execution execution(call);
+  kept.NoteReads(call.operands);
   if (!WantsRecording(call, execution.plan().output_types)) return execution.Run();
   DTensors outputs = kept.Run(execution);
   RecordCall(call, execution.plan(), execution.used(), absl::MakeSpan(outputs));

@@ -4,10 +4,12 @@
 #define WEFT_DTENSOR_TAPE_KEPT_RESULTS_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "dtensor/context/rank_state.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/tape/saved_value.h"
@@ -46,8 +48,14 @@ class KeptResults {
 
   bool keeps_any() const { return !ops_.empty(); }
   // From now on the region runs again, from its beginning.
-  // Cost: what lies in the second memory is fetched, the last first.
+  // Cost:   what lies in the second memory is fetched, the last first.
+  // Errors: FailedPrecondition if what it reads has been written to since (NoteReads).
   void Rewind();
+  // Notes what calls of the region's first run read of what may be written to in place: of leaves and parameters, of copies
+  // of these too.
+  void NoteReads(absl::Span<const DTensorRef> operands);
+  // Those of a region within it.
+  void NoteReads(const KeptResults& inner);
 
   // Runs a call that is to be recorded. One of an op that is kept runs the first time alone: later it gives what it made,
   // with its operands brought to where backward will read them.
@@ -62,16 +70,25 @@ class KeptResults {
     Layout layout;
     SavedValue value;  // without history
   };
+  // Of memory that may be written to: when it was read, and as what.
+  struct Read {
+    IntrusivePtr<WriteLog> writes;
+    int64_t version = 0;
+    TensorType type;
+  };
+
+  void Note(const Read& read);
 
   KeptOps ops_;
   bool drops_;
   std::vector<std::vector<Result>> results_;  // of each call
+  std::vector<Read> reads_;                   // one of each log, the last
   bool is_first_ = true;                      // the region runs for the first time
   std::vector<DTensors> here_;                // those of the run that goes on, until it takes them
   size_t next_ = 0;
 };
 
-// RunRecorded for the calls of a recomputed function that keeps some.
+// RunRecorded for the calls of a recomputed function.
 DTensors RunInRecomputed(const ErasedCall& call, KeptResults& kept);
 
 // Calls that are recorded while it lives are those of a region; null: of none.
