@@ -229,6 +229,10 @@ TEST(HooksTest, Misuse) {
     const DTensor hooked =
         OnGradient(x.RequiresGrad(), [](const DTensor& g) { return Slice(g, 0, 0, 2); }).value;
     EXPECT_EQ(ErrorOf([&] { Backward(Sum(hooked)); }), "gradient hook: expected f64[5, 5], got f64[2, 5]");
+    const DTensor elsewhere = Full(Bind(context, DeviceMesh::Parse("b=1")), DType::kF64, {5, 5}, 1);
+    const DTensor moved = OnGradient(x.RequiresGrad(), [&](const DTensor&) { return elsewhere; }).value;
+    EXPECT_EQ(ErrorOf([&] { Backward(Sum(moved)); }),
+              "gradient hook: expected a tensor on mesh (), got f64[5, 5] [-, -] on mesh (b=1)");
     // Freezing belongs between passes.
     const DTensor freezes = OnGradient(x.RequiresGrad(), [&](const DTensor& g) {
                               net.a.weight.set_trainable(false);

@@ -162,6 +162,10 @@ TEST(AutogradTest, Misuse) {
               "Backward: the seed is f64[3], expected f64[4]");
     EXPECT_EQ(ErrorOf([&] { Backward(Square(x), Full(context, DType::kF32, {4}, 1)); }),
               "Backward: the seed is f32[4], expected f64[4]");
+    const DTensor elsewhere = Full(Bind(context, DeviceMesh::Parse("b=2")), DType::kF64, {4}, 1);
+    EXPECT_EQ(ErrorOf([&] { Backward(x + 1.0, elsewhere); }),
+              "Backward: the seed lies on mesh (b=2), expected mesh (a=2)");
+    EXPECT_FALSE(x.grad().defined());
     EXPECT_EQ(ErrorOf([&] { Backward(DTensor()); }),
               "Backward: undefined depends on no tensor that wants a gradient");
     EXPECT_TRUE(context->state().grad_enabled());  // guards are gone after an error

@@ -186,6 +186,9 @@ TEST(CustomFunctionTest, MistakesAreNamed) {
         run({"f", id,
              [](const CustomGradients& of) -> DTensors { return {Cast(of.gradients[0], DType::kF32)}; }}),
         HasSubstr("f: the gradient of operand 0 is f32[3], expected f64[3]"));
+    const DTensor elsewhere = Full(Bind(context, DeviceMesh::Parse("b=1")), DType::kF64, {3}, 1);
+    EXPECT_EQ(run({"f", id, [&](const CustomGradients&) -> DTensors { return {elsewhere}; }}),
+              "f: the gradient of operand 0 is f64[3] [-] on mesh (b=1), expected a tensor on mesh ()");
     EXPECT_THAT(run({"f", [](const DTensors&) -> DTensors { return {DTensor()}; }, nullptr}),
                 HasSubstr("f: output 0 is undefined"));
     EXPECT_THAT(ErrorOf([&] {
