@@ -40,6 +40,9 @@ DTensors Seeds(const char* who, absl::Span<const DTensor> outputs, absl::Span<co
     starts.push_back(given ? seeds[i] : One(output));
     WEFT_REQUIRE(starts.back().type() == output.type(), who, ": the seed is ",
                  starts.back().type().ToString(), ", expected ", output.type().ToString());
+    const DeviceMesh &mesh = output.context()->mesh(), &given_mesh = starts.back().context()->mesh();
+    WEFT_REQUIRE(!given || given_mesh == mesh, who, ": the seed lies on mesh (", given_mesh.ToString(),
+                 "), expected mesh (", mesh.ToString(), ")");
   }
   return starts;
 }

@@ -28,8 +28,8 @@ struct BackwardOptions {
 //
 // Shape:  `loss` has one element, or `seed` has its shape.
 // Cost:   the redistributions of the backward pass, in the ledger under the module paths of the forward.
-// Errors: InvalidArgument if `loss` needs no gradient or is not a scalar; FailedPrecondition if its history
-//         was used up.
+// Errors: InvalidArgument if `loss` needs no gradient or is not a scalar, or for a seed of another type or on another mesh;
+//         FailedPrecondition if its history was used up.
 void Backward(const DTensor& loss, const DTensor& seed = DTensor(), const BackwardOptions& options = {});
 
 // The same of several results in one pass: of sum <losses[i], seeds[i]>, whose history is walked once.
@@ -79,9 +79,9 @@ struct GradOptions {
 //         gradient arrives so along an axis where the value is.
 // Cost:   the redistributions of that part of the backward pass.
 // Errors: InvalidArgument naming an output that needs no gradient, an input that is on no history or on which
-//         no output depends, a seed of another type, a `deferred` that is not empty; FailedPrecondition if the
-//         history was used up, or, with create_graph, for an op whose gradient has none, by name and with what
-//         to compose it of (attention, convolution).
+//         no output depends, a seed of another type or on another mesh, a `deferred` that is not empty;
+//         FailedPrecondition if the history was used up, or, with create_graph, for an op whose gradient has none, by name
+//         and with what to compose it of (attention, convolution).
 // Source: the semantics of torch.autograd.grad; for `deferred`, Qi et al., "Zero bubble pipeline parallelism",
 //         2024.
 std::vector<DTensor> Grad(absl::Span<const DTensor> outputs, absl::Span<const DTensor> inputs,

@@ -17,6 +17,7 @@ class CustomNode final : public TapeNode {
       : TapeNode(state, std::move(edges), static_cast<int>(outputs.size())), function_(function) {
     for (const DTensor& operand : operands) {
       types_.push_back(operand.type());
+      meshes_.push_back(operand.context()->mesh());
       operands_.push_back(function.saves_operands ? SavedValue(operand) : SavedValue());
     }
     // Without history, which leads to this node: that would be a cycle of owners.
@@ -42,7 +43,8 @@ class CustomNode final : public TapeNode {
   }
 
   CustomFunction function_;
-  std::vector<TensorType> types_;
+  std::vector<TensorType> types_;  // of the operands
+  std::vector<DeviceMesh> meshes_;
   std::vector<SavedValue> operands_;
   std::vector<SavedValue> outputs_;
   bool used_up_ = false;
@@ -76,6 +78,11 @@ DTensors CustomNode::Backward(MeshContext& context, absl::Span<const DTensor> gr
     WEFT_REQUIRE(!made[i].defined() || made[i].type() == types_[i], function_.name,
                  ": the gradient of operand ", i, " is ", made[i].defined() ? made[i].type().ToString() : "",
                  ", expected ", types_[i].ToString());
+    if (!made[i].defined()) continue;
+    const DeviceMesh& given = made[i].context()->mesh();
+    WEFT_REQUIRE(given == meshes_[i], function_.name, ": the gradient of operand ", i, " is ",
+                 made[i].ToString(), " on mesh (", given.ToString(), "), expected a tensor on mesh (",
+                 meshes_[i].ToString(), ")");
   }
   return made;
 }

@@ -23,8 +23,8 @@ struct CustomFunction {
   std::string name;  // what errors call it
   // Runs with nothing recorded.
   std::function<DTensors(const DTensors& operands)> forward;
-  // A gradient for each operand, of its type and in any layout; undefined for one that has none. Its calls are recorded
-  // where gradients of gradients are asked for, on the history of what it is given.
+  // A gradient for each operand, of its type, on its mesh and in any layout; undefined for one that has none. Its calls are
+  // recorded where gradients of gradients are asked for, on the history of what it is given.
   std::function<DTensors(const CustomGradients& of)> backward;
   bool saves_operands = true;
   bool saves_outputs = true;
@@ -43,8 +43,8 @@ struct CustomFunction {
 // Memory: operands and outputs until backward, where it saves them; a parameter's copy as what it was made of.
 // Cost:   that of its calls.
 // Errors: InvalidArgument naming the function: no operand, one that is undefined, an undefined output, gradients of another
-//         number or type. FailedPrecondition for a backward after one that did not retain the graph, or for a saved value
-//         that has been changed since.
+//         number or type, or on another mesh. FailedPrecondition for a backward after one that did not retain the graph, or
+//         for a saved value that has been changed since.
 // Source: the semantics of torch.autograd.Function.
 DTensors CallCustom(const CustomFunction& function, const DTensors& operands);
 

@@ -24,6 +24,9 @@ class GradientHookNode final : public TapeNode {
       if (!changed.defined()) continue;
       WEFT_REQUIRE(changed.type() == gradient.type(), "gradient hook: expected ", gradient.type().ToString(),
                    ", got ", changed.type().ToString());
+      const DeviceMesh &mesh = gradient.context()->mesh(), &given = changed.context()->mesh();
+      WEFT_REQUIRE(given == mesh, "gradient hook: expected a tensor on mesh (", mesh.ToString(), "), got ",
+                   changed.ToString(), " on mesh (", given.ToString(), ")");
       gradient = std::move(changed);
     }
     return {gradient};

@@ -24,7 +24,7 @@ struct HookedTensor {
 // new handle that has the hook, and not x. Every rank hangs the same hooks.
 //   x = OnGradient(x, [](const DTensor& gradient) { return gradient * 0.5; }).value;
 //
-// Errors: InvalidArgument if x wants no gradient; in backward, if the hook returns another type.
+// Errors: InvalidArgument if x wants no gradient; in backward, if the hook returns another type, or on another mesh.
 HookedTensor OnGradient(const DTensor& x, GradientHook hook);
 
 }  // namespace weft
