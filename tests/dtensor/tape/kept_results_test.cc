@@ -1,4 +1,4 @@
-// Ops that are kept where they run as their decompositions: what they need whole is split.
+// Ops that are kept where they run as their decompositions: what they need whole is split. What is read besides calls.
 
 #include "dtensor/tape/kept_results.h"
 
@@ -8,10 +8,13 @@
 #include <vector>
 
 #include "dtensor/autograd/backward.h"
+#include "dtensor/autograd/local_function.h"
 #include "dtensor/autograd/recompute.h"
 #include "dtensor/call/call_observer.h"
+#include "dtensor/dispatch.h"
 #include "dtensor/functions.h"
-#include "gtest/gtest.h"
+#include "gmock/gmock.h"
+#include "ops/optimizer/optimizer_update.h"
 #include "tests/dtensor/autograd/functions_to_differentiate.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/ops/tensor_compare.h"
@@ -73,6 +76,35 @@ TEST(KeptResultsTest, DecomposedCallsAreNotRunAgain) {
       }
       EXPECT_EQ(calls[0], calls[1] + 1) << each.op;  // a gradient may be a call of the op, too
       EXPECT_TRUE(SameBits(gradients[0], gradients[1])) << each.op;
+    }
+  });
+}
+
+// A leaf that is moved, or goes to a user's own code, before a call reads it.
+TEST(KeptResultsTest, WhatIsMovedHasBeenRead) {
+  OnMesh("a=2", [](const IntrusivePtr<MeshContext>& context) {
+    const Layout split = Layout::Parse("[a]", context->mesh());
+    const LocalFunction same = {
+        .name = "same",
+        .operands = {{.layout = split, .gradient = split}},
+        .outputs = {{.type = {DType::kF64, {4}}, .layout = split, .gradient = split}},
+        .forward = [](absl::Span<const Tensor> pieces) { return std::vector<Tensor>{pieces[0]}; },
+        .backward = [](const LocalGradients& of) { return std::vector<Tensor>{of.gradients[0]}; },
+    };
+    const DTensor x = Lay(context, RandomF64({4}, 1), split).RequiresGrad();
+    const DTensor w = Lay(context, RandomF64({4}, 2), split).RequiresGrad();
+    const std::vector<std::function<DTensor()>> moves = {
+        [&] { return w.Redistribute(Layout(1, 1)); },
+        [&] { return Roll(w, 1, 0); },
+        [&] { return CallLocal(same, {w})[0]; },
+    };
+    for (size_t i = 0; i < moves.size(); ++i) {
+      const auto product = [&](const DTensors& in) -> DTensors { return {in[0] * moves[i]()}; };
+      const DTensor loss = Sum(Recompute(product, {x})[0]);
+      const NoGradGuard no_grad(context->state());
+      Call(kSgdUpdate, {w, w, Full(context, DType::kF32, {}, 1)}, {}, {.lr = 0.5});
+      EXPECT_THAT(ErrorOf([&] { Backward(loss); }), testing::HasSubstr("sgd_update has changed it in place"))
+          << i;
     }
   });
 }
