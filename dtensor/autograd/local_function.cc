@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "dtensor/redistribution/agreement.h"
+#include "dtensor/tape/kept_results.h"
 #include "dtensor/tape/saved_value.h"
 #include "dtensor/tape/tape_node.h"
 #include "mesh/redistribution/mesh_transfer.h"
@@ -135,6 +136,8 @@ DTensors CallLocal(const LocalFunction& function, absl::Span<const DTensor> oper
     used.push_back(operands[i].layout() == layout ? operands[i] : operands[i].Redistribute(layout));
     pieces.push_back(used.back().ToLocal());
   }
+  KeptResults* const kept = context->state().kept_results();
+  if (kept != nullptr) kept->NoteReads(Borrow(operands));
   const std::vector<Tensor> made = function.forward(pieces);
   WEFT_REQUIRE(made.size() == function.outputs.size(), function.name, ": forward returned ", made.size(),
                " pieces, declared are ", function.outputs.size(), " outputs");

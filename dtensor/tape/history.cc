@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/dtensor.h"
 #include "dtensor/redistribution/redistribute.h"
+#include "dtensor/tape/kept_results.h"
 #include "dtensor/tape/leaf_node.h"
 #include "dtensor/tape/redistribute_node.h"
 #include "dtensor/tape/saved_value.h"
@@ -35,8 +36,12 @@ class TensorLeafNode final : public LeafNode {
 };
 
 void RecordRedistribute(const DTensor& source, DTensor& result, const RedistributeOptions& options) {
-  result.impl()->node =
-      MakeRedistributeNode(source.context()->state(), EdgeTo(source), source.layout(), options);
+  RankState& state = source.context()->state();
+  if (KeptResults* const kept = state.kept_results(); kept != nullptr) [[unlikely]] {
+    const DTensorRef read = source;
+    kept->NoteReads(absl::MakeConstSpan(&read, 1));
+  }
+  result.impl()->node = MakeRedistributeNode(state, EdgeTo(source), source.layout(), options);
 }
 
 }  // namespace

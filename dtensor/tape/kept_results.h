@@ -51,8 +51,8 @@ class KeptResults {
   // Cost:   what lies in the second memory is fetched, the last first.
   // Errors: FailedPrecondition if what it reads has been written to since (NoteReads).
   void Rewind();
-  // Notes what calls of the region's first run read of what may be written to in place: of leaves and parameters, of copies
-  // of these too.
+  // Notes what the region's first run reads of what may be written to in place, in calls, functions of pieces and where its
+  // history is moved: of leaves and parameters, of copies of these too.
   void NoteReads(absl::Span<const DTensorRef> operands);
   // Those of a region within it.
   void NoteReads(const KeptResults& inner);
