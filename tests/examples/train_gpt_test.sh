@@ -127,7 +127,7 @@ cp full.safetensors diverged.safetensors
 printf '\x00\x00\xc0\x7f' | dd of=diverged.safetensors bs=1 seek=$((8 + header + weight)) conv=notrunc status=none
 for temperature in 0 0.8; do
   "$sample" --model=diverged.safetensors --tokens=3 --temperature=$temperature > one.txt 2> one.err && fail "a model that is not finite writes $(cat one.txt)"
-  grep -q '^error: sampling: the score of token 0 is nan, expected a finite number' one.err || fail "a model that is not finite: $(tail -1 one.err)"
+  grep -q '^error: rank 0: sampling: the score of token 0 is nan, expected a finite number' one.err || fail "a model that is not finite: $(tail -1 one.err)"
 done
 
 # --- Saved under each plan of data parallelism and resumed under each other: as if nothing had happened.
