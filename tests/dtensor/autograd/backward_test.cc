@@ -2,12 +2,12 @@
 
 #include <random>
 
-#include "dtensor/autograd/local_function.h"
 #include "dtensor/context/propagation_cache.h"
 #include "dtensor/functions.h"
 #include "gmock/gmock.h"
 #include "runtime/tensor/copy.h"
 #include "tests/dtensor/autograd/functions_to_differentiate.h"
+#include "tests/dtensor/autograd/within_backward.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/ops/tensor_compare.h"
 
@@ -226,18 +226,7 @@ TEST(AutogradTest, APassWithinAPass) {
     const DTensor x = Lay(context, RandomF64({5}, 1), "[-]").RequiresGrad();
     const DTensor factor = Lay(context, RandomF64({5}, 2), "[-]");
     const DTensor inner = Sum(x * factor);
-    const Layout whole(1, 0);
-    const LocalFunction identity = {
-        .name = "identity",
-        .operands = {{whole, whole}},
-        .outputs = {{x.type(), whole, whole}},
-        .forward = [](absl::Span<const Tensor> operands) { return std::vector<Tensor>{operands[0]}; },
-        .backward =
-            [&](const LocalGradients& of) {
-              Backward(inner);
-              return std::vector<Tensor>{of.gradients[0]};
-            }};
-    const DTensor y = CallLocal(identity, {x})[0];
+    const DTensor y = WithinBackward(x, [&] { Backward(inner); });
     Backward(Sum(y + 2.0 * x + Square(x)));  // 1 + 2 + 2 x, and factor from within
     const DTensor expected = 2.0 * x.Detach() + (factor + 3.0);
     EXPECT_TRUE(AllClose(x.grad().FullTensor(), expected.FullTensor(), 1e-14));

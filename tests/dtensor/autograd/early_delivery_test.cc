@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "dtensor/autograd/backward.h"
-#include "dtensor/autograd/local_function.h"
 #include "dtensor/call/call_observer.h"
 #include "dtensor/functions.h"
 #include "dtensor/tape/cast_node.h"
@@ -19,6 +18,7 @@
 #include "ops/sharding/sharding_rule.h"
 #include "runtime/base/error.h"
 #include "runtime/tensor/copy.h"
+#include "tests/dtensor/autograd/within_backward.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/ops/tensor_compare.h"
 
@@ -181,21 +181,13 @@ TEST(EarlyDeliveryTest, OnlyOfTheOutermostPass) {
     EXPECT_THAT(events.events(), ElementsAre());
 
     const DTensor inner = Sum(MatMul(x, w));
-    const Layout whole(2, 0);
-    const LocalFunction identity = {
-        .name = "identity",
-        .operands = {{whole, whole}},
-        .outputs = {{x.type(), whole, whole}},
-        .forward = [](absl::Span<const Tensor> operands) { return std::vector<Tensor>{operands[0]}; },
-        .backward =
-            [&](const LocalGradients& of) {
-              Backward(inner);
-              events.Add("inner ends");
-              return std::vector<Tensor>{of.gradients[0]};
-            }};
-    // Recorded last, the function runs first.
+    const auto run = [&] {
+      Backward(inner);
+      events.Add("inner ends");
+    };
+    // Recorded last, the node runs first.
     const DTensor outer = Sum(MatMul(x, w));
-    const std::vector<std::string> all = EventsOf(outer + Sum(CallLocal(identity, {x})[0]), &events);
+    const std::vector<std::string> all = EventsOf(outer + Sum(WithinBackward(x, run)), &events);
     EXPECT_EQ(std::count(all.begin(), all.end(), "delivered w"), 1);
     EXPECT_LT(std::find(all.begin(), all.end(), "inner ends"),
               std::find(all.begin(), all.end(), "delivered w"));

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "dtensor/autograd/backward.h"
-#include "dtensor/autograd/local_function.h"
 #include "dtensor/call/call_observer.h"
 #include "dtensor/functions.h"
 #include "dtensor/redistribution/pending_moves.h"
@@ -19,6 +18,7 @@
 #include "runtime/base/error.h"
 #include "runtime/comm/work.h"
 #include "tests/dtensor/autograd/functions_to_differentiate.h"
+#include "tests/dtensor/autograd/within_backward.h"
 #include "tests/dtensor/sharded_values.h"
 #include "tests/ops/tensor_compare.h"
 
@@ -285,19 +285,9 @@ TEST(GradTest, InnerPassesDeliverToTheOutermost) {
       leaf.set_sink(sink, 0);
       const DTensor inner = Sum(3.0 * w);
       const DTensor outer = used_outside ? Sum(2.0 * w) : Sum(Square(x));
-      const Layout whole(1, 0);
-      const LocalFunction identity = {
-          .name = "identity",
-          .operands = {{whole, whole}},
-          .outputs = {{x.type(), whole, whole}},
-          .forward = [](absl::Span<const Tensor> operands) { return std::vector<Tensor>{operands[0]}; },
-          .backward =
-              [&](const LocalGradients& of) {
-                Backward(inner, DTensor(), {.retain_graph = true});
-                return std::vector<Tensor>{of.gradients[0]};
-              }};
-      // Recorded last, the function runs first: the leaf's own use comes after.
-      const DTensor y = Sum(CallLocal(identity, {x})[0]);
+      // Recorded last, the node runs first: the leaf's own use comes after.
+      const auto run = [&] { Backward(inner, DTensor(), {.retain_graph = true}); };
+      const DTensor y = Sum(WithinBackward(x, run));
       Backward(outer + y);
       EXPECT_EQ(sink->delivered, 1);
       EXPECT_EQ(sink->ended, 1);
