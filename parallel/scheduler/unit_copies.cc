@@ -105,8 +105,7 @@ void UnitCopies::Use(int index) {
   Unit& unit = units_[index];
   in_use_ = index;
   const bool first = !IsHere(unit) || !unit.is_used;
-  if (!unit.copies.empty() && !unit.is_used && !IsHere(unit)) DropUnused(unit, kChanged);
-  if (!IsHere(unit)) Gather(index, /*ahead=*/false);
+  Bring(index, /*ahead=*/false);
   unit.is_used = true;
   unit.last_use = ++num_uses_;
   RankState& state = context_.state();
@@ -134,7 +133,7 @@ void UnitCopies::Updated(int copy) {
   const int first = forward_order_[0];
   Unit& unit = units_[index];
   if (index != first) {
-    const std::vector<int> ahead = UnitsAhead(first, /*in_backward=*/false);
+    const std::vector<int> ahead = UnitsAhead(first);
     if (std::find(ahead.begin(), ahead.end(), index) == ahead.end()) return;
     // Beside the root's gather, of which what it packs is whole twice.
     const int64_t packed = WholeBytes(units_[first].spec, /*packed_alone=*/true);
@@ -151,7 +150,7 @@ void UnitCopies::Updated(int copy) {
 
 // The next units of the pass that runs, as the last one had them. What was gathered ahead in another hope goes.
 void UnitCopies::Prefetch(int index) {
-  const std::vector<int> ahead = UnitsAhead(index, context_.state().in_backward());
+  const std::vector<int> ahead = UnitsAhead(index);
   for (int i = 0; i < std::ssize(units_); ++i) {
     const bool hoped = !units_[i].copies.empty() && !units_[i].is_used && !units_[i].is_held;
     if (!hoped || std::find(ahead.begin(), ahead.end(), i) != ahead.end()) continue;
@@ -159,22 +158,18 @@ void UnitCopies::Prefetch(int index) {
     const bool is_guess = context_.state().in_backward() && backward_order_.empty();
     is_guess ? Drop(units_[i]) : DropUnused(units_[i], kOtherOrder);
   }
-  for (const int next : ahead) {
-    Unit& unit = units_[next];
-    if (IsHere(unit)) continue;
-    if (!unit.copies.empty() && !unit.is_used) DropUnused(unit, kChanged);
-    Gather(next, /*ahead=*/true);
-  }
+  for (const int next : ahead) Bring(next, /*ahead=*/true);
 }
 
-std::vector<int> UnitCopies::UnitsAhead(int index, bool in_backward) const {
+std::vector<int> UnitCopies::UnitsAhead(int index) const {
+  const bool backward = context_.state().in_backward();
   std::vector<int> reversed;
-  if (in_backward && backward_order_.empty()) {
+  if (backward && backward_order_.empty()) {
     // That of a forward of which nothing is trained has been taken at its end.
     const std::vector<int>& forward = this_forward_.empty() ? forward_order_ : this_forward_;
     reversed.assign(forward.rbegin(), forward.rend());
   }
-  const std::vector<int>& order = !in_backward              ? forward_order_
+  const std::vector<int>& order = !backward                 ? forward_order_
                                   : backward_order_.empty() ? reversed
                                                             : backward_order_;
   std::vector<int> ahead;
@@ -185,6 +180,14 @@ std::vector<int> UnitCopies::UnitsAhead(int index, bool in_backward) const {
     if (!units_[*next].spec.is_root && !units_[*next].spec.parameters.empty()) ahead.push_back(*next);
   }
   return ahead;
+}
+
+// Gathers a unit that is not here.
+void UnitCopies::Bring(int index, bool ahead) {
+  Unit& unit = units_[index];
+  if (IsHere(unit)) return;
+  if (!unit.copies.empty() && !unit.is_used) DropUnused(unit, kChanged);
+  Gather(index, ahead);
 }
 
 void UnitCopies::Gather(int index, bool ahead) {

@@ -94,13 +94,14 @@ class UnitCopies final : public CopySource {
   static bool Reshards(const Unit& unit) { return unit.spec.reshards && !unit.is_held; }
   bool IsHere(const Unit& unit) const { return !unit.copies.empty() && IsCurrent(unit); }
   void Use(int index);
+  void Bring(int index, bool ahead);
   void Gather(int index, bool ahead);
   void GatherFromRest(Unit& unit, Lane lane);
   void GatherFromParts(Unit& unit, Lane lane);
   void KeepParts(Unit& unit);
   void MakeRoom(int index);
   void Prefetch(int index);
-  std::vector<int> UnitsAhead(int index, bool in_backward) const;
+  std::vector<int> UnitsAhead(int index) const;
   void DropUnused(Unit& unit, absl::string_view why);
   void Drop(Unit& unit) noexcept;
 
