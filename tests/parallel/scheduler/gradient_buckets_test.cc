@@ -15,17 +15,12 @@
 #include "parallel/styles.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/parallel/scheduler/chain.h"
+#include "tests/parallel/scheduler/num_calls.h"
 
 namespace weft {
 namespace {
 
-int64_t NumReductions(World& world) {
-  int64_t calls = 0;
-  for (const LedgerEntry& entry : world.ledger().entries()) {
-    if (entry.tag.purpose == static_cast<uint8_t>(Purpose::kGrad)) calls += entry.calls;
-  }
-  return calls;
-}
+int64_t NumReductions(World& world) { return NumCalls(world, Purpose::kGrad); }
 
 // The gradients of block 3 come first, while it is there.
 TEST(GradientBucketsTest, NobodyWaitsForAModuleThatHasGone) {

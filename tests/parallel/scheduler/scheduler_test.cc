@@ -24,6 +24,7 @@
 #include "tests/message_of.h"
 #include "tests/ops/tensor_compare.h"
 #include "tests/parallel/scheduler/chain.h"
+#include "tests/parallel/scheduler/num_calls.h"
 
 namespace weft {
 namespace {
@@ -180,13 +181,7 @@ TEST(SchedulerAheadTest, AUnitIsGatheredWhenAllOfItHasChanged) {
       if (freezes) model.blocks[0]->weight.set_trainable(false);
       std::vector<Parameter*> all = model.AllParameters();
       Sgd first({all[0]}, {}), second(std::vector<Parameter*>(all.begin() + 1, all.end()), {});
-      const auto gathers = [&] {
-        int64_t calls = 0;
-        for (const LedgerEntry& entry : world.ledger().entries()) {
-          if (entry.tag.purpose == static_cast<uint8_t>(Purpose::kParam)) calls += entry.calls;
-        }
-        return calls;
-      };
+      const auto gathers = [&] { return NumCalls(world, Purpose::kParam); };
       for (int step = 1; step <= 3; ++step) {
         world.ledger().Clear();
         Backward(Mean(Square(model(RandomNormal(context, DType::kF64, {4, kDim}, {}, "x")))));

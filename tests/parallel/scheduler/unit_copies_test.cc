@@ -26,17 +26,12 @@
 #include "tests/message_of.h"
 #include "tests/ops/tensor_compare.h"
 #include "tests/parallel/scheduler/chain.h"
+#include "tests/parallel/scheduler/num_calls.h"
 
 namespace weft {
 namespace {
 
-int64_t NumGathers(World& world) {
-  int64_t calls = 0;
-  for (const LedgerEntry& entry : world.ledger().entries()) {
-    if (entry.tag.purpose == static_cast<uint8_t>(Purpose::kParam)) calls += entry.calls;
-  }
-  return calls;
-}
+int64_t NumGathers(World& world) { return NumCalls(world, Purpose::kParam); }
 
 DTensor LossOf(const IntrusivePtr<MeshContext>& context, Chain& model) {
   return Mean(Square(model(RandomNormal(context, DType::kF64, {4, kDim}, {}, "x"))));

@@ -15,21 +15,13 @@
 #include "parallel/parallelize.h"
 #include "parallel/styles.h"
 #include "runtime/launch/run_ranks.h"
+#include "tests/parallel/scheduler/num_calls.h"
 
 namespace weft {
 namespace {
 
 using testing::Each;
 using testing::ElementsAre;
-
-// The collectives of a purpose that the ledger has.
-int64_t NumCalls(World& world, Purpose purpose) {
-  int64_t calls = 0;
-  for (const LedgerEntry& entry : world.ledger().entries()) {
-    if (entry.tag.purpose == static_cast<uint8_t>(purpose)) calls += entry.calls;
-  }
-  return calls;
-}
 
 // How many gathers of parameters had been issued at each call of an update.
 class GathersBefore final : public CallObserver {
@@ -84,7 +76,7 @@ TEST(UpdatePartsTest, UnitsAreGatheredAheadOfTheNextStepWhileOthersAreUpdated) {
   EXPECT_THAT(CountsUnder(plan, 2, MakeSgd), ElementsAre(0, 1, 2, 3));
 }
 
-// Whose update holds an all-reduce, which is one for all parameters.
+// Its update holds an all-reduce: one for all parameters.
 TEST(UpdatePartsTest, LambUpdatesAllAtOnce) {
   RunRanks(2, [](World& world) {
     Sequential model;
