@@ -100,7 +100,7 @@ num_sources=$(wc -l < "$work/sources")
 ((num_sources > 0)) || { echo "error: no source of the build is in ${paths[*]}" >&2; exit 1; }
 echo "clang-tidy: $num_sources sources"
 
-# It ends with 1 for errors in a source, which xargs (123) goes on behind. For one that is killed, xargs leaves out what comes next.
+# For errors in a source clang-tidy ends with 1: xargs goes on, and ends with 123. Where clang-tidy is killed, xargs stops.
 status=0
 # A finding in a header comes once for each source that includes it: shown once.
 xargs -a "$work/sources" -d '\n' -n 1 -P "${JOBS:-$(nproc)}" clang-tidy --quiet -p "$work" \

@@ -12,8 +12,8 @@
 namespace weft {
 namespace {
 
-// The number of segment `i`'s first draw, in a call of the model that has come to number `begun`. What the model itself has drawn
-// in this call, in a hook, only the first segment's follows: the rank that runs another one does not know it.
+// The number of segment `i`'s first draw, in a call of the model that has come to number `begun`. The first segment goes on from what
+// a hook of the model has drawn in this call. The others do not: a rank that runs them does not know how much that was.
 uint64_t FirstDraw(uint64_t begun, int i) {
   constexpr int kDrawBits = 32;  // for more draws than any segment makes
   return i == 0 ? begun : ((begun >> kDrawBits) + static_cast<uint64_t>(i)) << kDrawBits;

@@ -67,9 +67,8 @@ class Muon : public AdamW {
 
  protected:
   void Update(absl::Span<const int> indices, double lr, const DTensor& scale) override;
-  bool updates_in_parts() const override {
-    return false;
-  }  // stacks are of matrices from anywhere in the model
+  // Its stacks are of matrices from anywhere in the model.
+  bool updates_in_parts() const override { return false; }
   std::vector<std::pair<std::string, DTensor>> Moments() const override;
 
  private:

@@ -18,14 +18,14 @@ namespace weft {
 
 // Changes parameters by their gradients, on the pieces that each rank has the state (moments) of: no
 // communication, where that is all that the rank has at rest. Where it is less (ZeRO-1 and -2), the changed
-// pieces are gathered (Parameter::TakeUpdates). A parameter without a gradient is left alone. Weight decay applies to the parameters that decay: their modules say so
-// (ParameterSpec::decays). What else differs between parameters is said by groups (parameter_groups.h). All
-// are updated by one call (CallEach): on a GPU a launch for some forty of them. Where parameters are gathered when they have
-// been changed (ZeRO; units of FSDP), it is some ten calls, of 1 to 25 MiB, in the order of the model's parameters: in which
-// forward reads them, for the most part. So the first are gathered while others are updated, and forward need not wait for all.
-// Those whose state lies in the ranks'
-// second memory (ParameterMemory) are updated on the CPU, some 25 MiB at a time, so that what has been changed is on its way
-// to the device while the next are updated. Each optimizer has a file of its own.
+// pieces are gathered (Parameter::TakeUpdates). A parameter without a gradient is left alone. Weight decay applies to the
+// parameters that decay: their modules say so (ParameterSpec::decays). What else differs between parameters is said by groups
+// (parameter_groups.h). All are updated by one call (CallEach): on a GPU a launch for some forty of them. Parameters that are
+// gathered when they have been changed (ZeRO; units of FSDP) are updated by some ten calls, of 1 to 25 MiB, in the order of the
+// model's parameters: for the most part forward reads them in that order. So the first are gathered while others are updated, and
+// forward need not wait for all. Those whose state lies in the ranks' second memory (ParameterMemory) are updated on the CPU, some
+// 25 MiB at a time, so that what has been changed is on its way to the device while the next are updated. Each optimizer has a
+// file of its own.
 class Optimizer {
  public:
   // `name` is what errors call it. Tied slots stand for the parameter that they are names of, once; groups mean it by its own path.
@@ -63,7 +63,7 @@ class Optimizer {
   // updates() do. If `scale` is finite, `updates` counts this update already. A step may be several calls.
   virtual void Update(absl::Span<const int> indices, double lr, const DTensor& scale) = 0;
 
-  // Whether calls for some parameters each come to the same as one for all. If not, it is one.
+  // Whether several calls, each for some of the parameters, cost no more than one for all. If not, there is one.
   virtual bool updates_in_parts() const { return true; }
 
   // The state that is kept per parameter.

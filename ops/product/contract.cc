@@ -163,7 +163,8 @@ using Context = GradContext<ContractAttributes, NoScalars>;
 ContractAttributes InputGradLabels(const ContractAttributes& a) { return {.x = a.y, .w = a.w, .y = a.x}; }
 ContractAttributes WeightGradLabels(const ContractAttributes& a) { return {.x = a.x, .w = a.y, .y = a.w}; }
 
-// The weight as the gradient of operand 0 needs it, read before that of the weight is released; undefined if it is not wanted.
+// What the gradient of operand 0 reads of the weight; undefined if that gradient is not wanted. To be read before the weight's own
+// gradient is released.
 Value WeightForInput(Context& ctx) { return ctx.Wants(0) ? ctx.saved("w") : Value(); }
 
 void BackwardInput(Context& ctx, Value dy, Value w) {

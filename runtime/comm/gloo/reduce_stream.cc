@@ -55,8 +55,8 @@ int64_t ReduceStream::AwaitPart(const Whole& whole, int64_t begin, int64_t wante
         for (int peer : group_.ring_peers()) {
           RingChannel& ring = group_.ring(peer, GlooLane::kCollective);
           const absl::Span<const char> front = ring.Front(wanted);
-          // Not of a peer that has sent enough, unless what is unsent may be what is short: Awaits does not name it, so its end
-          // would not be seen.
+          // A peer that has sent enough is not waited for: Awaits does not name it, so its death would not be seen. Unless what
+          // is unsent may be what is short.
           more_may_come |= !ring.IsWhole(front, wanted) && (whole.wait_until_sent || IsSmall(front, wanted));
           part = std::min(part, static_cast<int64_t>(front.size()));
           // What is sent goes in order: all but the last num_unsent bytes are in the ring.

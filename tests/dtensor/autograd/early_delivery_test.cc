@@ -122,8 +122,7 @@ TEST(EarlyDeliveryTest, OfEveryLayerWithAWeight) {
   });
 }
 
-// A weight that has several uses goes with the last of them; one whose hook may change it when its gradient is ready, when
-// nothing reads it any more; one without a sink has nowhere to go.
+// A weight that is used several times goes with the last of its terms.
 TEST(EarlyDeliveryTest, NotBeforeTheLastUse) {
   OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
     const DTensor x = Values(context, {4, 3}, 1).RequiresGrad();
@@ -195,7 +194,7 @@ TEST(EarlyDeliveryTest, OnlyOfTheOutermostPass) {
   });
 }
 
-// As SetGrad does, a rule may deliver what is not wanted.
+// A rule may release a gradient that is not wanted, as it may set one.
 TEST(EarlyDeliveryTest, OfAnOpOfOnesOwn) {
   OnMesh("", [](const IntrusivePtr<MeshContext>& context) {
     Events events;
