@@ -26,6 +26,7 @@ SCRIPTS = [
     ("loops", "for x in git $(a); do b; done\nwhile c; do d; done\nuntil e; do f; done", list("abcdef")),
     ("arithmetic", "for ((i = 0; i < 3; ++i)); do a; done\n((i > 2)) && b $((2 * (3 + 4)))\nc", list("abc")),
     ("tests", "[[ $(a) == b && -n c || d =~ ^(e|f)$ ]] || g\n[ h = i ]", ["a", "g"]),
+    ("tests with brackets in their patterns", "if [[ ! $x =~ [^,[:space:]] ]]; then a; fi\n[[ $x == [[y]]z\n  ]] && b\n[[ d ]]; c", ["a", "b", "c"]),
     ("cases", 'case $(a) in\n  b | "c)") d ;;\n  (e) f ;&\n  *)\n    g\n    ;;\nesac\nh', list("adfgh")),
     ("a case in a substitution", "x=$(case y in y) a ;; z) b ;; esac)\nc", list("abc")),
     ("functions", "a() {\n  b\n}\nfunction c { d; }\na git; c", ["b", "d", "git"]),

@@ -130,7 +130,8 @@ class _Reader:
             return False
         if found[1] == "[[":
             self.at += 2
-            while not self.done() and not self.ahead("]]"):
+            # As a word of its own it ends the test: in a pattern ("[[:space:]]") it does not.
+            while not self.done() and not (self.ahead("]]") and self.text[self.at - 1] in " \t\n"):
                 if self.ahead('"', "'", "$", "`", "\\"):
                     self.word(starts_command=False)
                 else:
