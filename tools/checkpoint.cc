@@ -42,7 +42,7 @@ using Json = nlohmann::ordered_json;
 FlagsUsage Usage() {
   return {.summary =
               "Checkpoints: checkpoint ls|verify|show|export|import|diff PATH [PATH] [flags]\n"
-              "  ls FOLDER          the steps, and which are whole\n"
+              "  ls FOLDER          the steps, and which are whole; of FOLDER@STEP, that one\n"
               "  verify FOLDER      reads all elements of every step; of FOLDER@STEP, of that one\n"
               "  show PATH          tensors, layouts and texts of a step\n"
               "  export PATH        one safetensors file of whole tensors: --to=FILE\n"
@@ -118,12 +118,23 @@ int64_t BytesOf(const Manifest& manifest) {
   return total;
 }
 
+// Of all steps, or of FOLDER@STEP that one.
+StepsVerdict Inspect(Files& files, const StepPath& path, bool with_elements) {
+  std::vector<int64_t> all = ListSteps(files, path.folder);
+  if (!path.step) return InspectSteps(files, path.folder, all, with_elements);
+  StepsVerdict seen = InspectSteps(files, path.folder, {*path.step}, with_elements);
+  // Whether it stays for elements that others have in it is said by these.
+  std::erase(all, *path.step);
+  seen.referred_to_by.merge(InspectSteps(files, path.folder, all, /*with_elements=*/false).referred_to_by);
+  return seen;
+}
+
 int List(const std::string& path) {
   const std::shared_ptr<Files> files = MakeDiskFiles();
-  const std::string folder = ParsePath(path).folder;
-  files->List(folder);  // that it is there
+  const StepPath parsed = ParsePath(path);
+  files->List(parsed.folder);  // that it is there
   if (!IsJson()) absl::PrintF("%-16s  %-6s  %6s  %14s  %s\n", "step", "whole", "ranks", "bytes", "refers to");
-  const StepsVerdict seen = InspectSteps(*files, folder, ListSteps(*files, folder), /*with_elements=*/false);
+  const StepsVerdict seen = Inspect(*files, parsed, /*with_elements=*/false);
   for (const auto& [step, verdict] : seen.steps) {
     const bool is_whole = verdict.problems.empty();
     const Manifest manifest = is_whole ? seen.manifests.at(step) : Manifest();
@@ -151,18 +162,9 @@ int List(const std::string& path) {
 int Verify(const std::string& path) {
   const std::shared_ptr<Files> files = MakeDiskFiles();
   const StepPath parsed = ParsePath(path);
-  const std::vector<int64_t> steps =
-      parsed.step ? std::vector<int64_t>{*parsed.step} : ListSteps(*files, parsed.folder);
-  WEFT_REQUIRE(!steps.empty(), "'", parsed.folder,
+  const StepsVerdict seen = Inspect(*files, parsed, /*with_elements=*/true);
+  WEFT_REQUIRE(!seen.steps.empty(), "'", parsed.folder,
                "': expected a folder with steps of a checkpoint, found none");
-  StepsVerdict seen = InspectSteps(*files, parsed.folder, steps, /*with_elements=*/true);
-  if (parsed.step) {
-    // Whether it stays for elements that others have in it is said by these.
-    std::vector<int64_t> others = ListSteps(*files, parsed.folder);
-    std::erase(others, *parsed.step);
-    seen.referred_to_by.merge(
-        InspectSteps(*files, parsed.folder, others, /*with_elements=*/false).referred_to_by);
-  }
   for (const auto& [step, verdict] : seen.steps) {
     if (IsJson()) {
       PrintLine({{"step", step},

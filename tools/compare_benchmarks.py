@@ -18,6 +18,7 @@ import argparse
 import datetime
 import fnmatch
 import json
+import math
 import os
 import statistics
 import sys
@@ -69,7 +70,7 @@ def figures_of(text, path):
     try:
         whole = json.loads(text)
         if "figures" in whole:
-            return [(figure["name"], figure["value"], figure["unit"]) for figure in whole["figures"]], whole
+            return [(figure["name"], float(figure["value"]), figure["unit"]) for figure in whole["figures"]], whole
     except (ValueError, TypeError, KeyError):
         pass  # not one object: lines
     found = []
@@ -81,7 +82,10 @@ def figures_of(text, path):
         except ValueError as problem:
             raise Problem(f"{path}:{number}: no JSON: {problem}") from problem
         if {"name", "value", "unit"} <= set(figure):
-            found.append((figure["name"], float(figure["value"]), figure["unit"]))
+            try:
+                found.append((figure["name"], float(figure["value"]), figure["unit"]))
+            except (TypeError, ValueError) as problem:
+                raise Problem(f"{path}:{number}: {figure['name']}: expected a number, got {figure['value']!r}") from problem
     if not found:
         raise Problem(f"{path}: holds no figure; expected the output of a benchmark with --log_format=json, or a baseline")
     return found, {}
@@ -99,7 +103,12 @@ def gather(paths):
             if units.setdefault(name, unit) != unit:
                 raise Problem(f"{path}: {name} is in {unit}, and in {units[name]} elsewhere")
             values.setdefault(name, []).append(value)
-    return {name: (statistics.median(value), units[name], len(value)) for name, value in values.items()}, told
+    return {name: (median(value), units[name], len(value)) for name, value in values.items()}, told
+
+
+def median(values):
+    """Of numbers; not a number if one of them is none, which has no place in their order."""
+    return math.nan if any(map(math.isnan, values)) else statistics.median(values)
 
 
 def machine():
@@ -119,11 +128,14 @@ def machine():
 
 
 def write(path, figures):
-    with open(path, "w", encoding="utf-8") as opened:
-        opened.write(f'{{"date": "{datetime.date.today()}",\n "machine": {json.dumps(machine())},\n "figures": [\n')
-        opened.write(",\n".join("  " + json.dumps({"name": name, "value": value, "unit": unit, "runs": runs})
-                                for name, (value, unit, runs) in sorted(figures.items())))
-        opened.write("\n ]}\n")
+    listed = ",\n".join("  " + json.dumps({"name": name, "value": value, "unit": unit, "runs": runs})
+                        for name, (value, unit, runs) in sorted(figures.items()))
+    try:
+        with open(path, "w", encoding="utf-8") as opened:
+            opened.write(f'{{"date": "{datetime.date.today()}",\n "machine": {json.dumps(machine())},\n "figures": [\n')
+            opened.write(listed + "\n ]}\n")
+    except OSError as problem:
+        raise Problem(f"{path}: {problem.strerror}") from problem
     print(f"wrote {path}: {len(figures)} figures")
 
 
@@ -133,6 +145,10 @@ def verdict(name, unit, before, now):
         return "not judged: no direction"
     if unit not in LESS_IS_BETTER + MORE_IS_BETTER:
         return "not judged: unknown unit"
+    if not math.isfinite(now):
+        return "WORSE, not a finite number"
+    if not math.isfinite(before):
+        return "not judged: the baseline is no finite number"
     if unit == "exponent":
         change, tolerance = now - before, EXPONENT_TOLERANCE
         may_be = f"by {tolerance} at most"

@@ -1,5 +1,6 @@
 #include "dtensor/functions/reduce.h"
 
+#include "absl/strings/str_join.h"
 #include "dtensor/dispatch.h"
 #include "dtensor/functions/elementwise.h"
 #include "dtensor/functions/shape.h"
@@ -17,7 +18,12 @@ namespace {
 DimMask MaskOf(const std::vector<int>& dims, int ndim, absl::string_view what) {
   if (dims.empty()) return AllDims(ndim);
   DimMask mask = 0;
-  for (int dim : dims) mask |= DimMask{1} << NormalizeDim(dim, ndim, what);
+  for (int dim : dims) {
+    const DimMask bit = DimMask{1} << NormalizeDim(dim, ndim, what);
+    WEFT_REQUIRE((mask & bit) == 0, what, ": dim ", dim, " stands twice in {", absl::StrJoin(dims, ", "),
+                 "}");
+    mask |= bit;
+  }
   return mask;
 }
 

@@ -35,6 +35,9 @@ small=(--data=text.txt --layers=1 --heads=2 --dim=16 --context=16 --batch=4 --lo
 expect 0 "step-000000004    yes          4" ls a
 [[ $(grep -c '^step-' out) == 2 ]] || fail "ls: $(cat out)"
 expect 0 '{"step":2,"whole":true,"ranks":4,' ls a --log_format=json
+expect 0 "step-000000002    yes          4" ls a@2
+[[ $(grep -c '^step-' out) == 1 ]] || fail "ls of one step: $(cat out)"
+expect 1 "step-000000003    no" ls a@3
 expect 0 "step-000000002: ok, " verify a
 expect 0 '{"step":4,"ok":true,"bytes":' verify a@4 --log_format=json
 expect 0 "optimizer.wte.weight.m" show a
@@ -109,6 +112,7 @@ expect 0 "step 2, 4 ranks" show d
 expect 0 "stays for elements of step 40" ls i
 part=$(awk '$2 == "part" { print $1 }' out)
 number=$((10#${part#step-}))
+expect 0 "stays for elements of step 40" ls "i@$number"
 expect 0 "$part: stays for elements of step 40, which are ok" verify i
 expect 0 "$part: stays for elements of step 40, which are ok" verify "i@$number"
 [[ $(wc -l < out) == 1 ]] || fail "verify of one step: $(cat out)"

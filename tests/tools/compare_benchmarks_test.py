@@ -6,6 +6,7 @@ import glob
 import importlib.util
 import io
 import json
+import math
 import os
 import pathlib
 import re
@@ -115,6 +116,18 @@ class CompareBenchmarksTest(unittest.TestCase):
         self.assertTrue(lines[1].endswith("not judged: the baseline is in us"), lines[1])
         self.assertEqual(lines[2], "1 figures, 0 worse; 1 not judged")
 
+    def test_what_is_no_number(self):
+        self.assertEqual(self.compare_one("ns", 100, math.nan)[:2], (1, "WORSE, not a finite number"))
+        self.assertEqual(self.compare_one("GB/s", 100, math.inf)[:2], (1, "WORSE, not a finite number"))
+        result, _, lines = self.compare_one("ns", math.nan, 100)
+        self.assertEqual(result, 0)
+        self.assertTrue(lines[1].endswith("not judged: the baseline is no finite number"), lines[1])
+        before = self.file("before", line("x", 100, "ns"))
+        now = [self.file(f"now{i}", line("x", value, "ns")) for i, value in enumerate([90, math.nan, 100])]
+        self.assertEqual(self.run_tool("--baseline=" + before, *now)[0], 1)
+        null = self.file("null", line("x", None, "ns"))
+        self.assertEqual(self.run_tool("--baseline=" + before, null)[0], f"error: {null}:1: x: expected a number, got None")
+
     def test_median_of_several_outputs(self):
         before = [self.file(f"before{i}", line("x", value, "ns")) for i, value in enumerate([100, 900, 90])]
         now = [self.file(f"now{i}", line("x", value, "ns")) for i, value in enumerate([300, 110, 10])]
@@ -158,6 +171,8 @@ class CompareBenchmarksTest(unittest.TestCase):
         fine = self.file("fine", line("x", 1, "ns"))
         self.assertEqual(self.run_tool("--write", "--baseline=a", "--baseline=b", fine)[0],
                          "error: --write makes one file: give one --baseline")
+        self.assertEqual(self.run_tool("--write", f"--baseline={self.folder}/none/a", fine)[0],
+                         f"error: {self.folder}/none/a: No such file or directory")
 
 
 if __name__ == "__main__":

@@ -86,6 +86,8 @@ int RunStore(const ParsedFlags& /*flags*/) {
   WEFT_REQUIRE(grace >= absl::ZeroDuration() && grace <= absl::Hours(24),
                "--grace=", absl::FormatDuration(grace), ": expected 0 to 24h");
   const absl::Duration suspicion = absl::GetFlag(FLAGS_suspicion_time);
+  WEFT_REQUIRE(suspicion >= absl::Milliseconds(500) && suspicion <= absl::Hours(24),
+               "--suspicion_time=", absl::FormatDuration(suspicion), ": expected 500ms to 24h");
   RaiseOpenFileLimit();
   const TcpStoreServer server(
       {.host = absl::GetFlag(FLAGS_host),

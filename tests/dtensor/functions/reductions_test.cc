@@ -232,6 +232,14 @@ TEST(ReductionsTest, VarMeanGivesWhatVarAndMeanDo) {
     EXPECT_EQ(halves.mean.FullTensor().ToVector<float>(), (std::vector<float>{1.5, 1.5}));
     EXPECT_THAT(ErrorOf([&] { VarMean(Lay(context, full, "[-, -, -]"), {3}); }),
                 testing::HasSubstr("VarMean"));
+    EXPECT_THAT(ErrorOf([&] {
+                  VarMean(Lay(context, full, "[-, -, -]"), {1, -2});
+                }),
+                testing::HasSubstr("VarMean: dim -2 stands twice in {1, -2}"));
+    EXPECT_THAT(ErrorOf([&] {
+                  Sum(Lay(context, full, "[-, -, -]"), {0, 0});
+                }),
+                testing::HasSubstr("Sum: dim 0 stands twice in {0, 0}"));
   });
 }
 
