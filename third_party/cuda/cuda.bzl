@@ -1,7 +1,7 @@
 """cuda_library: .cu sources compiled by nvcc, usable as a dependency of C++ targets."""
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
-load("@cuda//:defs.bzl", "CUDA_ARCHS", "CUDA_FOUND", "CUDA_HOME", "CUDA_QUICK", "CUDA_VERSION")
+load("@cuda//:defs.bzl", "CUDA_ARCHS", "CUDA_FOUND", "CUDA_HOME", "CUDA_QUICK_FLAGS", "CUDA_VERSION")
 
 def _no_providers(_ctx):
     return []
@@ -27,9 +27,7 @@ _MODE_FLAGS = {
 def _nvcc_flags(ctx):
     flags = ["-std=c++20", "--expt-relaxed-constexpr", "--Werror=cross-execution-space-call"]
     flags += ["-Xcompiler", "-fPIC,-Wall,-Wextra,-Wno-unknown-pragmas,-ffp-contract=off"]
-    flags += _MODE_FLAGS[ctx.var["COMPILATION_MODE"]]
-    if CUDA_QUICK:
-        flags += ["-Xcicc", "-O1", "-Xptxas", "-O1"]
+    flags += CUDA_QUICK_FLAGS or _MODE_FLAGS[ctx.var["COMPILATION_MODE"]]
     for arch in CUDA_ARCHS:
         flags += ["-gencode", "arch=compute_%s,code=sm_%s" % (arch, arch)]
     return flags + ["-gencode", "arch=compute_%s,code=compute_%s" % (CUDA_ARCHS[-1], CUDA_ARCHS[-1])]

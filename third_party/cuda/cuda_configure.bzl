@@ -2,9 +2,9 @@
 
 Looks at $CUDA_HOME, then /usr/local/cuda. `--repo_env=WEFT_CUDA=0` makes it the stand-in;
 `--repo_env=WEFT_CUDA_ARCHS=80,90` picks the architectures, of which the last is also there as PTX.
-`--repo_env=WEFT_CUDA_QUICK=1` optimises the GPU's code less, which takes nvcc a third of the time: for a check that
-everything compiles. It is not for running: at cicc -O1 nvcc 13.0 reads a kernel's parameter that a function takes by reference
-from a wrong address (DequantizeKernel, block_quantize.cu).
+`--repo_env=WEFT_CUDA_QUICK=1` hardly optimises, which takes nvcc 13 a third of the time: for a check that everything compiles. It
+is not for running: at cicc -O1 nvcc 13.0 reads a kernel's parameter that a function takes by reference from a wrong address
+(DequantizeKernel, block_quantize.cu).
 """
 
 # name: (header that shows it is there, link option)
@@ -39,7 +39,7 @@ _DEFS = """CUDA_FOUND = {found}
 CUDA_HOME = {home}
 CUDA_VERSION = {version}
 CUDA_ARCHS = {archs}
-CUDA_QUICK = {quick}
+CUDA_QUICK_FLAGS = {quick_flags}
 """
 
 def _find_home(ctx):
@@ -54,10 +54,14 @@ def _cuda_configure_impl(ctx):
     home = _find_home(ctx)
     library_folder = home + ("/lib64" if home and ctx.path(home + "/lib64").exists else "/lib")
     version = ""
+    is_quick = ctx.os.environ.get("WEFT_CUDA_QUICK", "0") == "1"
+    quick_flags = ["-O0", "-DNDEBUG", "-Xcicc", "-O1", "-Xptxas", "-O1"] if is_quick else []
     if home:
         answer = ctx.execute([home + "/bin/nvcc", "--version"])
         if answer.return_code == 0:
             version = answer.stdout.split("release ")[-1].split(",")[0]
+        if is_quick and "--Ofast-compile" in ctx.execute([home + "/bin/nvcc", "--help"]).stdout:
+            quick_flags = ["-O0", "-DNDEBUG", "--Ofast-compile=max"]
         ctx.symlink(home + "/include", "include")
     build = _HEADERS.format(includes = ["include", "include/cccl"] if home else [])
     for name, (header, flag) in _LIBRARIES.items():
@@ -73,7 +77,7 @@ def _cuda_configure_impl(ctx):
         home = repr(home),
         version = repr(version),
         archs = [arch for arch in archs if arch],
-        quick = ctx.os.environ.get("WEFT_CUDA_QUICK", "0") == "1",
+        quick_flags = repr(quick_flags),
     ))
 
 cuda_configure = repository_rule(
