@@ -1,0 +1,73 @@
+// Runs of one job that share its memory for snapshots.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dtensor/checkpoint/state/checkpoint_manager.h"
+#include "gtest/gtest.h"
+#include "runtime/launch/run_ranks.h"
+#include "tests/dtensor/checkpoint/files/crash_files.h"
+#include "tests/dtensor/checkpoint/memory/test_nodes.h"
+#include "tests/dtensor/checkpoint/state/state_cases.h"
+
+namespace weft {
+namespace {
+
+constexpr int kNumRanks = 2;
+
+// A job on some nodes whose program trains several times, each time into a folder of its own.
+struct Job {
+  explicit Job(int num_nodes) : nodes(num_nodes, kNumRanks / num_nodes) {}
+
+  CheckpointOptions OptionsOf(int rank, const std::string& folder) {
+    return {.folder = folder,
+            .generation = generation,
+            .snapshot_every = 1,
+            .snapshot_memory = nodes.MemoryOf(rank),
+            .files = files,
+            .warn = [](const std::string&) {}};
+  }
+
+  // Goes on, and takes snapshots of `steps`. The state of a step is that of `seed` + step. Returns where it went on.
+  std::optional<int64_t> Train(const std::string& folder, uint64_t seed, const std::vector<int64_t>& steps) {
+    std::vector<std::optional<int64_t>> begun(kNumRanks);
+    RunRanks(kNumRanks, [&](World& world) {
+      State state = SmallState(world, kNumRanks);
+      CheckpointManager manager(world, OptionsOf(world.rank(), folder));
+      begun[world.rank()] = manager.Resume(state);
+      if (const auto step = begun[world.rank()]) {
+        EXPECT_EQ(CountWrongBytes(state, seed + static_cast<uint64_t>(*step)), 0);
+      }
+      for (const int64_t step : steps) {
+        FillState(state, seed + static_cast<uint64_t>(step));
+        manager.AfterStep(step, state);
+      }
+      manager.Wait();
+    });
+    EXPECT_EQ(begun[1], begun[0]);
+    return begun[0];
+  }
+
+  TestNodes nodes;
+  int64_t generation = 0;
+  std::shared_ptr<CrashFiles> files = std::make_shared<CrashFiles>();
+};
+
+// The second run's snapshot has the step, the generation and the number of one of the first's.
+TEST(SnapshotRunsTest, ARunTakesThoseOfItsFolder) {
+  for (const int num_nodes : {1, 2}) {
+    Job job(num_nodes);
+    EXPECT_EQ(job.Train("first", 1000, {3, 4}), std::nullopt);
+    EXPECT_EQ(job.Train("second", 2000, {3}), std::nullopt);
+    ++job.generation;
+    EXPECT_EQ(job.Train("first", 1000, {}), 4);
+    EXPECT_EQ(job.Train("second", 2000, {}), 3);
+    EXPECT_EQ(job.Train("third", 3000, {}), std::nullopt);
+  }
+}
+
+}  // namespace
+}  // namespace weft
