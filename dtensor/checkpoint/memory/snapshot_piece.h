@@ -15,12 +15,14 @@
 
 namespace weft {
 
-// Which snapshot: pieces with one key are of one state. Ordered by step, then by who came later.
+// Which snapshot: pieces with one key are of one state. Ordered by step, then by who came later. A job may train several
+// times, one after another, each time into a folder of its own: the memory is the same.
 struct SnapshotKey {
   int64_t step = 0;
   int64_t generation = 0;
-  int64_t serial = 0;  // of the snapshots of that generation
-  int world = 1;       // ranks, each of which has a piece
+  int64_t serial = 0;   // of the snapshots of that generation
+  int world = 1;        // ranks, each of which has a piece
+  uint64_t folder = 0;  // that the run saves into, by the CRC-64 of its path
 
   auto operator<=>(const SnapshotKey&) const = default;
   std::string ToString() const;  // "step 10 of generation 1"

@@ -59,6 +59,7 @@ CheckpointManager::CheckpointManager(World& world, const CheckpointOptions& opti
   const std::string no_step = Begin();
   if (options_.snapshot_every == 0) return;
   snapshots_ = std::make_unique<Snapshots>(world, SnapshotOptions{.memory = *options_.snapshot_memory,
+                                                                  .folder = options_.folder,
                                                                   .every = options_.snapshot_every,
                                                                   .generation = options_.generation,
                                                                   .timeout = options_.timeout,

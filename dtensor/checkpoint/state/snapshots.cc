@@ -6,14 +6,17 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <numeric>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "runtime/base/crc32c.h"
 #include "runtime/base/error.h"
 #include "runtime/tensor/copy.h"
 #include "runtime/tensor/tensor_functions.h"
@@ -36,6 +39,17 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// SnapshotKey::folder: the same from wherever the folder is named.
+uint64_t FolderKey(const std::string& folder) {
+  std::error_code ignored;  // where there is no current folder the path stays as it is
+  const std::filesystem::path absolute = std::filesystem::absolute(folder, ignored);
+  std::filesystem::path path =
+      (absolute.empty() ? std::filesystem::path(folder) : absolute).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // of "runs/a/"
+  const std::string text = path.string();
+  return Crc64(text.data(), std::ssize(text));
+}
+
 }  // namespace
 
 Snapshots::Snapshots(World& world, const SnapshotOptions& options)
@@ -50,9 +64,13 @@ Snapshots::Snapshots(World& world, const SnapshotOptions& options)
   group_ = world_.NewHostGroup("snapshots", ranks);
   group_->SetInBackground();
   std::vector<int> here;
-  for (const std::string& text : agreement_.AllGather(absl::StrCat(memory.node))) {
+  for (const std::string& text :
+       agreement_.AllGather(absl::StrCat(memory.node, " ", FolderKey(options_.folder)))) {
+    const std::pair<std::string, std::string> words = absl::StrSplit(text, ' ');
     int node = 0;
-    WEFT_CHECK(absl::SimpleAtoi(text, &node), text);
+    uint64_t folder = 0;
+    WEFT_CHECK(absl::SimpleAtoi(words.first, &node) && absl::SimpleAtoi(words.second, &folder), text);
+    if (node_of_rank_.empty()) folder_ = folder;
     if (node == memory.node) here.push_back(static_cast<int>(node_of_rank_.size()));
     node_of_rank_.push_back(node);
   }
@@ -278,7 +296,8 @@ void Snapshots::Start(std::vector<Incoming> incoming, Manifest manifest, const W
   const SnapshotKey key = {.step = manifest.step,
                            .generation = options_.generation,
                            .serial = serial_++,
-                           .world = agreement_.size()};
+                           .world = agreement_.size(),
+                           .folder = folder_};
   is_over_ = false;
   failure_ = nullptr;
   // The head of a piece has the checksums of its boxes: a copy whose head is the owner's is a copy.

@@ -34,7 +34,8 @@ namespace weft {
 
 struct SnapshotOptions {
   SnapshotMemory memory;
-  int64_t every = 0;  // steps, for the line that says what it costs
+  std::string folder;  // that the run saves into: snapshots of runs with another are none of its own
+  int64_t every = 0;   // steps, for the line that says what it costs
   int64_t generation = 0;
   std::chrono::milliseconds timeout = std::chrono::hours(1);
   int num_ranks = 0;                                     // that take part, the world's first; 0: all
@@ -70,7 +71,7 @@ class Snapshots {
   Snapshots(const Snapshots&) = delete;
   Snapshots& operator=(const Snapshots&) = delete;
 
-  // The newest snapshot above step `above` of which every piece is there and has its checksums, wherever it lies; nothing
+  // The run's newest snapshot above step `above` of which every piece is there and has its checksums, wherever it lies; nothing
   // without one. Rank 0 says if a newer one is not whole. One that kMostTries starts have begun to load, and none to the
   // end, is not taken again.
   // Cost:   rounds of Agreement; one read of the pieces that are chosen, and of their copies.
@@ -137,6 +138,7 @@ class Snapshots {
   const SnapshotOptions options_;
   Agreement agreement_;
   std::shared_ptr<Communicator> group_;
+  uint64_t folder_ = 0;  // SnapshotKey::folder: rank 0's word
   std::vector<int> node_of_rank_;
   std::vector<BuddyCopy> copies_;
   std::vector<int> own_segments_;  // of the node, those whose pieces this rank tells of

@@ -26,7 +26,8 @@ std::vector<HeldPiece> Snapshots::Held() const {
     if (broken_.count(segment) > 0) continue;
     const MemorySegment memory(options_.memory.paths[segment]);
     const auto stamp = ReadStamp(memory);
-    if (stamp && TriesOf(memory) < kMostTries)
+    const bool is_of_run = stamp && stamp->key.folder == folder_;
+    if (is_of_run && TriesOf(memory) < kMostTries)
       held.push_back({.holder = agreement_.rank(), .segment = segment, .stamp = *stamp});
   }
   return held;
