@@ -69,5 +69,66 @@ TEST(SnapshotRunsTest, ARunTakesThoseOfItsFolder) {
   }
 }
 
+// Loads again, over other values, what is the newest now.
+void ExpectResumes(CheckpointManager& manager, State& state, int64_t step) {
+  FillState(state, 1000);
+  EXPECT_EQ(manager.Resume(state), step);
+  EXPECT_EQ(CountWrongBytes(state, static_cast<uint64_t>(step)), 0);
+}
+
+TEST(SnapshotRunsTest, EachResumeTakesTheNewest) {
+  Job job(/*num_nodes=*/2);
+  job.Train("run", 0, {5, 6});
+  ++job.generation;
+  RunRanks(kNumRanks, [&](World& world) {
+    State state = SmallState(world, kNumRanks);
+    CheckpointManager manager(world, job.OptionsOf(world.rank(), "run"));
+    // As of a program that loads one part after another, or that goes back to the last step after an error.
+    ExpectResumes(manager, state, 6);
+    ExpectResumes(manager, state, 6);
+    FillState(state, 7);
+    manager.AfterStep(7, state);
+    ExpectResumes(manager, state, 7);
+    FillState(state, 8);
+    manager.Save(8, state);
+    ExpectResumes(manager, state, 8);
+    FillState(state, 9);
+    manager.AfterStep(9, state);
+    ExpectResumes(manager, state, 9);
+  });
+  EXPECT_EQ(job.Train("run", 0, {}), 9);
+}
+
+// A snapshot that is written over a damaged one is as good as any.
+TEST(SnapshotRunsTest, AnotherResumeTakesWhatWasWrittenOverADamagedOne) {
+  Job job(/*num_nodes=*/1);
+  job.Train("run", 0, {5, 6});
+  ++job.generation;
+  ASSERT_EQ(job.nodes.Damage(6, 0, /*copies=*/false), 1);
+  RunRanks(kNumRanks, [&](World& world) {
+    State state = SmallState(world, kNumRanks);
+    CheckpointManager manager(world, job.OptionsOf(world.rank(), "run"));
+    ExpectResumes(manager, state, 5);
+    FillState(state, 7);
+    manager.AfterStep(7, state);
+    ExpectResumes(manager, state, 7);
+  });
+}
+
+// The folder has a step by now that is newer than the snapshot that was there when the run began.
+TEST(SnapshotRunsTest, ASaveBeforeTheFirstResumeCounts) {
+  Job job(/*num_nodes=*/2);
+  job.Train("run", 0, {5, 6});
+  ++job.generation;
+  RunRanks(kNumRanks, [&](World& world) {
+    State state = SmallState(world, kNumRanks);
+    CheckpointManager manager(world, job.OptionsOf(world.rank(), "run"));
+    EXPECT_EQ(manager.snapshot_step(), 6);
+    FillState(state, 8);
+    manager.Save(8, state);
+    ExpectResumes(manager, state, 8);
+  });
+}
+
 }  // namespace
 }  // namespace weft
