@@ -137,7 +137,11 @@ void CheckpointManager::Warn(const std::string& line) const {
 
 std::optional<int64_t> CheckpointManager::Resume(State& state, const RestoreOptions& options) {
   Wait();
+  if (snapshots_ != nullptr && std::exchange(looks_again_, false)) {
+    snapshot_step_ = snapshots_->Find(latest_step_);
+  }
   if (snapshot_step_) {
+    looks_again_ = true;
     RestoreSnapshot(state, options, &resumed_texts_);
     LoadTexts(resumed_texts_, state, options);
     snapshots_->NoteLoaded();
@@ -280,6 +284,7 @@ void CheckpointManager::Write(const StepToWrite& step) {
 
 void CheckpointManager::TakeOver(const WrittenPieces& written, int64_t step) {
   latest_step_ = current_step_ = step;
+  looks_again_ = true;
   stats_.written_bytes = written.num_bytes;
   last_save_ = stats_;
   last_table_ = written.table;
@@ -341,6 +346,7 @@ bool CheckpointManager::AfterStep(int64_t step, const State& state) {
   std::exception_ptr snapshot;
   try {
     if (IsSnapshotDue(step)) {
+      looks_again_ = true;
       snapshots_->Take(step, state);
     } else if (snapshots_ != nullptr) {
       snapshots_->Poll();

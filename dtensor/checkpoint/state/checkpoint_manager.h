@@ -93,12 +93,13 @@ class CheckpointManager {
   // The newest step that was whole when this was made, or that this has saved since; nothing without any.
   const std::optional<int64_t>& latest_step() const { return latest_step_; }
 
-  // The snapshot in memory that Resume takes: above latest_step(), and whole; nothing without one.
+  // The snapshot in memory that the first Resume takes: above latest_step(), and whole; nothing without one, or behind Resume.
   const std::optional<int64_t>& snapshot_step() const { return snapshot_step_; }
   // Of the step that Resume has loaded.
   const StateTexts& resumed_texts() const { return resumed_texts_; }
 
-  // Loads the newest step, of memory or the folder, if there is one, and returns its number. Texts are loaded, too.
+  // Loads the newest step, of memory or the folder, if there is one, and returns its number. Texts are loaded, too. Another
+  // Resume takes what is the newest then, this one's step again if nothing has been saved since.
   // Errors: as Restore. Where they say that the step is broken (DataLoss), it is set aside, so that the next start takes an
   //         older one, and with it all steps that have the same broken elements: the error says so.
   std::optional<int64_t> Resume(State& state, const RestoreOptions& options = {});
@@ -162,6 +163,7 @@ class CheckpointManager {
   std::optional<int64_t> current_step_;
   std::unique_ptr<Snapshots> snapshots_;  // null: none are taken
   std::optional<int64_t> snapshot_step_;
+  bool looks_again_ = false;  // Resume: for a snapshot, since snapshot_step_ may not be the newest any more
   StateTexts resumed_texts_;
   HostPieces host_;
   PieceTable last_table_;   // of the last save: what the next one may refer to

@@ -70,6 +70,7 @@ std::vector<HeldPiece> Snapshots::HeldByAll() {
 
 std::optional<int64_t> Snapshots::Find(std::optional<int64_t> above) {
   choice_.reset();
+  broken_.clear();  // others may have been written there since
   std::optional<SnapshotKey> newest;
   for (;;) {
     const std::vector<HeldPiece> held = HeldByAll();
