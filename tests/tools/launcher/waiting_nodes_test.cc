@@ -68,6 +68,19 @@ TEST(WaitingNodesTest, ANodeThatDiesBeforeItComesBackLosesItsPlace) {
   EXPECT_EQ(c.Get().node_rank, 1);
 }
 
+// As with --monitor_interval=30.
+TEST(WaitingNodesTest, ASignalEndsTheWaitHoweverSeldomANodeLooks) {
+  const auto store = std::make_shared<HashStore>();
+  StoreRendezvousOptions options = Options("a", 2, 2);
+  options.poll = kLong / 4;
+  Node a(store, options);
+  StartInOrder(store, {&a});
+  ASSERT_TRUE(IsWaiting(a, milliseconds(300)));
+  a.cancelled = true;
+  EXPECT_FALSE(IsWaiting(a, kLong / 12));
+  EXPECT_FALSE(a.next.get().has_value());
+}
+
 TEST(WaitingNodesTest, ANodeWaitsForAPlaceAsLongAsTheJobRuns) {
   const auto store = std::make_shared<HashStore>();
   StoreRendezvousOptions options = Options("b", 1, 1);
