@@ -19,6 +19,8 @@ namespace {
 
 // A wait that lasts longer is worth a line.
 constexpr std::chrono::seconds kPatience{3};
+// Between looks for a signal of whoever waits for the others.
+constexpr std::chrono::milliseconds kSignalPoll{100};
 
 }  // namespace
 
@@ -77,7 +79,15 @@ std::optional<Assignment> StoreRendezvous::Next(const std::function<bool()>& can
       ThrowTooFew(state);
     }
     SayWhoIsMissing(state, &gathering);
-    std::this_thread::sleep_for(options_.poll);
+    WaitToLook(cancelled);
+  }
+}
+
+// Until the next look at the others, or a signal.
+void StoreRendezvous::WaitToLook(const std::function<bool()>& cancelled) const {
+  const Clock::time_point until = Clock::now() + options_.poll;
+  for (Clock::time_point now = Clock::now(); now < until && !cancelled(); now = Clock::now()) {
+    std::this_thread::sleep_for(std::min<Clock::duration>(until - now, kSignalPoll));
   }
 }
 

@@ -90,6 +90,7 @@ class StoreRendezvous final : public Rendezvous {
   static bool MayLive(const std::string& id, Gathering* gathering);
   // Of the nodes that are in or should come back.
   static bool AnyMayLive(const MeetingState& state, Gathering* gathering);
+  void WaitToLook(const std::function<bool()>& cancelled) const;
   // Whether the time that this node waits is one in which nodes ought to come.
   bool CountsJoinTimeout(const MeetingState& state, Gathering* gathering);
   // Whether the generation that runs has lost all its nodes, so that none of them can tell; then it has ended. Somebody
