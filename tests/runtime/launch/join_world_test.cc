@@ -310,6 +310,17 @@ TEST(SpawnRanksTest, CollectsTheEndsOfAnyProgram) {
   EXPECT_EQ(InvalidArgumentMessage([] { SpawnRanks(0, {"true"}); }), "1 rank or more can be spawned, got 0");
 }
 
+// As a program of `bazel run` that goes where its user stands.
+TEST(SpawnRanksTest, ARankMayGoToAnotherFolderBeforeItTellsWhyItFails) {
+  const std::string folder = absl::StrCat("weft_ends.", getpid());
+  const std::string script =
+      "cd / && echo '{\"message\": {\"message\": \"no disk\"}}' > $TORCHELASTIC_ERROR_FILE; exit 7";
+  const SpawnResult result = SpawnRanks(1, {"sh", "-c", script}, {.error_folder = folder});
+  EXPECT_EQ(result.ranks[0], (SpawnedEnd{.exit_code = 7, .error = "no disk"}));
+  EXPECT_TRUE(std::filesystem::exists(folder + "/0/error.json"));
+  std::filesystem::remove_all(folder);
+}
+
 // Rank 0 takes a moment to end after the signal.
 TEST(SpawnRanksTest, TheGraceMayBeForEver) {
   const std::string ready = absl::StrCat("/tmp/weft_ready.", getpid());
