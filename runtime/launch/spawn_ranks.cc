@@ -103,12 +103,19 @@ class Ranks {
   size_t num_ended_ = 0;
 };
 
+// The path from the root on: ranks may go to another folder.
+std::string Absolute(const std::string& path) {
+  std::error_code failure;
+  const std::string absolute = std::filesystem::absolute(path, failure).string();
+  return failure ? path : absolute;
+}
+
 // The folder of the error files, removed with this if it is its own.
 class ErrorFolder {
  public:
-  explicit ErrorFolder(const std::string& named) : path_(named), is_own_(named.empty()) {
+  explicit ErrorFolder(const std::string& named) : path_(Absolute(named)), is_own_(named.empty()) {
     if (!is_own_) return;
-    path_ = absl::StrCat(TemporaryFolder(), "/weft_spawn.XXXXXX");
+    path_ = Absolute(absl::StrCat(TemporaryFolder(), "/weft_spawn.XXXXXX"));
     if (mkdtemp(path_.data()) == nullptr) {
       Throw(absl::StatusCode::kResourceExhausted, "cannot make a folder in ", TemporaryFolder(), ": ",
             strerror(errno));
