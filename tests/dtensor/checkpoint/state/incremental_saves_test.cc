@@ -16,6 +16,7 @@
 #include "runtime/tensor/copy.h"
 #include "tests/dtensor/checkpoint/files/crash_files.h"
 #include "tests/dtensor/checkpoint/state/state_cases.h"
+#include "tests/message_of.h"
 
 namespace weft {
 namespace {
@@ -173,6 +174,34 @@ TEST(IncrementalSavesTest, NoStepRefersToAHigherOne) {
     EXPECT_EQ(FindLatestStep(*files, kFolder).step, 2);
     run.Save(3);
     EXPECT_THAT(ReadManifest(*files, kFolder, 3).refers_to, ElementsAre(2));
+  });
+}
+
+// A program goes back, and comes to the number of a step that is there only for elements of a higher one, which is whole: it
+// is not set aside, as a broken one would be, since that would break the higher one.
+TEST(IncrementalSavesTest, AStepThatStaysForOthersIsNotWrittenAnew) {
+  const auto files = std::make_shared<CrashFiles>();
+  RunRanks(1, [&](World& world) {
+    TunedRun run(world, files, /*keep=*/1);
+    const DTensor third = Full(run.context, DType::kF32, {1000}, 0);
+    run.state.Add("third", TensorsPart({{"third", third}}));
+    run.Save(1);
+    run.Save(2);
+    FillTensor(third.ToLocal(), 33);
+    run.manager.Save(3, run.state);
+    run.Save(4);
+    EXPECT_THAT(ReadManifest(*files, kFolder, 3).refers_to, ElementsAre(1, 2));
+    EXPECT_THAT(ReadManifest(*files, kFolder, 4).refers_to, ElementsAre(1, 3));
+    ASSERT_THAT(ListSteps(*files, kFolder), ElementsAre(1, 3, 4));
+    run.manager.Load(1, run.state);
+    EXPECT_EQ(MessageOf([&] { run.Save(3); }),
+              "'runs/step-000000003' is there already, and has elements of step 4: to write this step anew, "
+              "remove what refers to it");
+    EXPECT_THAT(ListSteps(*files, kFolder), ElementsAre(1, 3, 4));
+    EXPECT_THAT(VerifyStep(*files, kFolder, 4).problems, IsEmpty());
+    RemoveFolder(*files, "runs/step-000000004");
+    run.Save(3);
+    EXPECT_THAT(VerifyStep(*files, kFolder, 3).problems, IsEmpty());
   });
 }
 
