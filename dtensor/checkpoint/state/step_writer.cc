@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "dtensor/checkpoint/folder/step_folder.h"
+#include "dtensor/checkpoint/folder/steps_verdict.h"
 #include "runtime/base/error.h"
 
 namespace weft {
@@ -43,13 +44,22 @@ void TakeReport(int rank, const std::string& report, Manifest* manifest) {
   std::sort(manifest->refers_to.begin(), manifest->refers_to.end());
 }
 
-// A step of that number that is whole stays; one that is not is set aside for people to look at.
+// A step of that number that is whole stays, and so does one in which a whole one has elements; another is set aside for people
+// to look at.
 void MakeRoom(Files& files, const std::string& folder, int64_t step) {
-  const std::vector<int64_t> steps = ListSteps(files, folder);
+  std::vector<int64_t> steps = ListSteps(files, folder);
   if (!std::count(steps.begin(), steps.end(), step)) return;
   if (InspectStep(files, folder, step).problems.empty()) {
     Throw(absl::StatusCode::kFailedPrecondition, "'", JoinPath(folder, StepName(step)),
           "' is there already, and whole: to write this step anew, remove it");
+  }
+  std::erase_if(steps, [step](int64_t other) { return other <= step; });
+  const std::vector<int64_t> readers =
+      InspectSteps(files, folder, steps, /*with_elements=*/false).ReferredToBy(step);
+  if (!readers.empty()) {
+    Throw(absl::StatusCode::kFailedPrecondition, "'", JoinPath(folder, StepName(step)),
+          "' is there already, and has elements of step ", absl::StrJoin(readers, ", "),
+          ": to write this step anew, remove what refers to it");
   }
   SetStepAside(files, folder, step);
 }

@@ -41,7 +41,7 @@ using KnownSteps = std::map<int64_t, Manifest>;
 //
 // Returns what this rank has written. `known`: as DropSteps, of rank 0; kept from one step to the next.
 // Errors: on every rank those of any, and what was there before is as it was; FailedPrecondition if the folder has a
-//         step of this number already that is whole.
+//         step of this number already that is whole, or in which a whole one above it has elements.
 WrittenPieces WriteStep(Agreement& agreement, Files& files, const std::string& folder,
                         const StepToWrite& step, KnownSteps* known);
 
