@@ -74,6 +74,28 @@ class Products : public SegmentedModule {
   const double dropout_;
 };
 
+// Two products, x -> x W + b. To each another tensor is added, where there is one: a mask that may be left out, say. It goes
+// along.
+class MaskedProducts : public SegmentedModule {
+ public:
+  Linear first{this, "layers.0", kDim, kDim}, second{this, "layers.1", kDim, kDim};
+
+  LossSum LossOf(const DTensors& outputs, const DTensor& targets) override {
+    return MseLoss(outputs[0], targets);
+  }
+
+ protected:
+  std::vector<Segment> MakeSegments() override {
+    const auto segment = [](Linear& layer) {
+      return Segment{.modules = {&layer}, .cost = 1, .run = [&](const DTensors& x) -> DTensors {
+                       const DTensor y = layer(x[0]);
+                       return {x[1].defined() ? Add(y, x[1]) : y, x[1]};
+                     }};
+    };
+    return {segment(first), segment(second)};
+  }
+};
+
 // Microbatches of so many rows each, split over axis dp if there is one.
 inline std::vector<Microbatch> ProductParts(const IntrusivePtr<MeshContext>& context,
                                             const std::vector<int64_t>& rows) {

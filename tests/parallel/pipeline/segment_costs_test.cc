@@ -243,6 +243,18 @@ TEST(SegmentCostsTest, OfSegmentsThatReadABufferOfTheModel) {
   });
 }
 
+TEST(SegmentCostsTest, OfSegmentsThatTakeWhatIsUndefined) {
+  RunRanks(1, [](World& world) {
+    MaskedProducts model;
+    const auto make = [](const IntrusivePtr<MeshContext>& context) {
+      Microbatch rows = RowsOn(context);
+      rows.inputs.emplace_back();
+      return rows;
+    };
+    EXPECT_EQ(MeasureSegmentCosts(model, world, DeviceMesh(), make, {.dtype = DType::kF64}).size(), 2u);
+  });
+}
+
 TEST(SegmentCostsTest, AfterAnErrorTheModelIsASpec) {
   RunRanks(1, [](World& world) {
     SlowModel model(UnlikeTimes());

@@ -1,15 +1,21 @@
 // What a stage hands on is told once for each kind of microbatch: what sets kinds apart, and what may not change of one.
 
 #include <chrono>
+#include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "dtensor/autograd/backward.h"
+#include "dtensor/nn/module.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
 #include "parallel/pipeline/executor.h"
 #include "parallel/pipeline/generator.h"
+#include "parallel/styles.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/message_of.h"
 #include "tests/parallel/pipeline/products.h"
@@ -155,6 +161,72 @@ TEST(StageMessagesTest, AStageWithoutAHistoryHandsZerosBack) {
       ExpectNear(BehindADetach(detached, "pp=4", StagedPlan(), schedule), expected);
     }
     ExpectNear(BehindADetach(detached, "pp=2", there_and_back, "zbv"), expected);
+  }
+}
+
+// Of three microbatches, of which the second has a mask: the loss, each output and, of the layers here, the gradients.
+std::map<std::string, std::vector<double>> StepOfMasked(const char* mesh, const Plan& plan,
+                                                        const std::string& schedule) {
+  std::map<std::string, std::vector<double>> values;
+  std::mutex mutex;
+  const auto run = [&](World& world) {
+    MaskedProducts model;
+    Parallelize(model, world, DeviceMesh::Parse(mesh), plan, {.dtype = DType::kF64});
+    std::map<std::string, std::vector<double>> mine;
+    std::vector<Microbatch> parts = ProductParts(model.context(), kMicrobatches);
+    for (Microbatch& part : parts) part.inputs.push_back(&part == &parts[1] ? part.targets : DTensor());
+    if (schedule.empty()) {
+      for (size_t i = 0; i < parts.size(); ++i) {
+        const ModuleCall call(model);
+        const DTensors made = model.RunSegments(0, 2, call.Inputs(parts[i].inputs));
+        const DTensor loss = model.LossOf(made, parts[i].targets).sum;
+        Backward(loss);
+        mine["loss"].push_back(loss.Item());
+        mine[absl::StrCat("output ", i)] = made[0].FullTensor().ToVector<double>();
+      }
+    } else {
+      const ScheduleSize size = {.ranks = world.size(), .microbatches = kMicrobatches};
+      PipelineExecutor pipeline(model, GenerateSchedule(schedule, size));
+      const double loss = pipeline.Run(parts, One(model.context())).Item();
+      double sum = 0;
+      for (const Microbatch& part : parts) {
+        mine["loss"].push_back(pipeline.ForwardLoss(absl::MakeConstSpan(&part, 1)).sum.Item());
+        sum += mine["loss"].back();
+      }
+      EXPECT_NEAR(loss, sum, 1e-9 * sum);
+      for (size_t i = 0; i < parts.size(); ++i) {
+        const DTensors made = pipeline.ForwardOutputs(parts[i].inputs);
+        EXPECT_EQ(made[1].defined(), i == 1);
+        mine[absl::StrCat("output ", i)] = made[0].FullTensor().ToVector<double>();
+      }
+    }
+    for (const Parameter* parameter : model.AllParameters()) {
+      mine[parameter->path()] = parameter->grad().FullTensor().ToVector<double>();
+    }
+    const std::lock_guard<std::mutex> lock(mutex);
+    values.insert(mine.begin(), mine.end());
+  };
+  RunRanks(static_cast<int>(DeviceMesh::Parse(mesh).num_ranks()), run,
+           {.comm_timeout = std::chrono::seconds(30)});
+  return values;
+}
+
+// To a stage on another rank, and to one on its own.
+TEST(StageMessagesTest, WhatIsUndefinedIsHandedOnSo) {
+  const std::map<std::string, std::vector<double>> expected = StepOfMasked("", {}, "");
+  ASSERT_EQ(expected.size(), 1u + 3 + 4);
+  const Plan in_turn = {{"layers.*", Pipeline("pp", {.chunks = 2})}};
+  const std::map<std::string, std::map<std::string, std::vector<double>>> actual = {
+      {"1f1b", StepOfMasked("pp=2", StagedPlan(), "1f1b")},
+      {"zb_h1", StepOfMasked("pp=2", StagedPlan(), "zb_h1")},
+      {"looped_bfs", StepOfMasked("pp=1", in_turn, "looped_bfs")},
+  };
+  for (const auto& [schedule, values] : actual) {
+    ASSERT_EQ(values.size(), expected.size()) << schedule;
+    for (const auto& [name, numbers] : expected) {
+      EXPECT_THAT(values.at(name), testing::Pointwise(testing::DoubleNear(1e-9), numbers))
+          << schedule << ": " << name;
+    }
   }
 }
 
