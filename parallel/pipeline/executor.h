@@ -25,7 +25,8 @@
 namespace weft {
 
 // One part of a step's batch, on the context of the model's part (Module::context), the same on every stage. Inputs may
-// want a gradient (DTensor::RequiresGrad), of some microbatches or of all: the first stage's ranks get it.
+// want a gradient (DTensor::RequiresGrad), of some microbatches or of all: the first stage's ranks get it. They may be
+// undefined, and so may what a segment makes beside others.
 struct Microbatch {
   DTensors inputs = {};  // of the model's first segment
   DTensor targets = {};  // of SegmentedModule::LossOf

@@ -136,7 +136,8 @@ class Measurement {
     const Segment& segment = model_.segments()[index];
     std::string text = absl::StrCat(IsLast(index) ? "last, " : "", segment.cost);
     for (const DTensor& input : inputs) {
-      absl::StrAppend(&text, "; ", input.type().ToString(), input.requires_grad() ? " with gradient" : "");
+      absl::StrAppend(&text, "; ", input.defined() ? input.type().ToString() : "undefined",
+                      input.requires_grad() ? " with gradient" : "");
     }
     for (Module* module : segment.modules) {
       for (const Module* each : module->AllModules()) absl::StrAppend(&text, "; ", ModuleTypeName(*each));

@@ -18,9 +18,15 @@ namespace {
 // How many tensors a stage may hand on; what tells of them has room for so many, since the receiver has to know how
 // long it is.
 constexpr int kMostTensors = 8;
-// Of each: dtype, whether it wants a gradient, number of dims, dims, layout.
+// Of each: dtype, what is said of it, number of dims, dims, layout.
 constexpr int kTensorWords = 3 + Layout::kMaxDims + kLayoutWords;
 constexpr int kWords = 1 + kMostTensors * kTensorWords;
+enum Said : int64_t { kPlain, kWantsGradient, kUndefined };
+
+Said SaidOf(const HandedTensor& each) {
+  if (each.is_undefined) return kUndefined;
+  return each.wants_gradient ? kWantsGradient : kPlain;
+}
 
 std::vector<int64_t> ToWords(const HandedTensors& handed) {
   WEFT_REQUIRE(handed.size() <= kMostTensors, "pipeline: a stage hands on ", handed.size(),
@@ -30,7 +36,7 @@ std::vector<int64_t> ToWords(const HandedTensors& handed) {
   int64_t* next = &words[1];
   for (const HandedTensor& each : handed) {
     next[0] = static_cast<int64_t>(each.type.dtype);
-    next[1] = each.wants_gradient ? 1 : 0;
+    next[1] = SaidOf(each);
     next[2] = each.type.ndim();
     for (int dim = 0; dim < each.type.ndim(); ++dim) next[3 + dim] = each.type.shape[dim];
     PutLayout(each.layout, next + 3 + Layout::kMaxDims);
@@ -46,7 +52,8 @@ HandedTensors FromWords(const std::vector<int64_t>& words) {
     handed.push_back({
         .type = TensorType{static_cast<DType>(next[0]), Shape(absl::MakeConstSpan(next + 3, next[2]))},
         .layout = GetLayout(next + 3 + Layout::kMaxDims),
-        .wants_gradient = next[1] != 0,
+        .wants_gradient = next[1] == kWantsGradient,
+        .is_undefined = next[1] == kUndefined,
     });
     next += kTensorWords;
   }
@@ -55,6 +62,7 @@ HandedTensors FromWords(const std::vector<int64_t>& words) {
 
 std::string TextOf(const HandedTensors& handed, const DeviceMesh& mesh) {
   return absl::StrJoin(handed, ", ", [&](std::string* out, const HandedTensor& each) {
+    if (each.is_undefined) return absl::StrAppend(out, "undefined");
     absl::StrAppend(out, each.type.ToString(), " ", each.layout.ToString(mesh),
                     each.wants_gradient ? " with gradient" : "");
   });
@@ -119,11 +127,15 @@ Arrival StageMessages::Recv(int from, Tag tag, const HandedTensors& handed) {
   Arrival arrival;
   const MemoryKindGuard kind(*part_->allocator(), MemoryKind::kSaved);
   for (const HandedTensor& each : handed) {
+    arrival.wants_gradient.push_back(each.wants_gradient);
+    if (each.is_undefined) {
+      arrival.tensors.emplace_back();
+      continue;
+    }
     const ShardBox box = LocalBox(each.type.shape, each.layout, part_->mesh(), part_->coordinate());
     const Tensor piece = Tensor::Empty(part_->allocator(), each.type.dtype, box.shape);
     arrival.works.push_back(edges_->Recv(piece, from, tag, {.async = true, .tag = part_->state().tag()}));
     arrival.tensors.push_back(DTensor::FromLocal(part_, piece, each.layout, each.type.shape));
-    arrival.wants_gradient.push_back(each.wants_gradient);
   }
   return arrival;
 }
@@ -142,7 +154,9 @@ void StageMessages::SendForward(int stage, const std::string& kind, const Handed
           ": expected the same, which the next stage waits for; where a hook has changed it, make another "
           "PipelineExecutor");
   }
-  for (const DTensor& output : outputs) works.push_back(Send(to, kForward, output));
+  for (const DTensor& output : outputs) {
+    if (output.defined()) works.push_back(Send(to, kForward, output));
+  }
   Keep(to, kForward, std::move(works));
 }
 
@@ -187,7 +201,11 @@ DTensors StageMessages::SpreadOutputs(const DTensors& outputs) {
   const HandedTensors handed = FromWords(message.ToVector<int64_t>());
   DTensors spread;
   for (size_t i = 0; i < handed.size(); ++i) {
-    const auto& [type, layout, wants_gradient] = handed[i];
+    const auto& [type, layout, wants_gradient, is_undefined] = handed[i];
+    if (is_undefined) {
+      spread.emplace_back();
+      continue;
+    }
     const ShardBox box = LocalBox(type.shape, layout, part_->mesh(), part_->coordinate());
     const Tensor piece = is_last ? Contiguous(outputs[i].ToLocal(), allocator)
                                  : Tensor::Empty(allocator, type.dtype, box.shape);
@@ -232,6 +250,10 @@ std::string FrozenText(Module& model) {
 DTensors ToHand(absl::Span<const DTensor> outputs) {
   DTensors handed;
   for (const DTensor& output : outputs) {
+    if (!output.defined()) {
+      handed.emplace_back();
+      continue;
+    }
     handed.push_back(output.Redistribute(WithoutPartial(output.layout())));
     // A leaf has a node, whether a history is recorded or not.
     if (!output.context()->state().grad_enabled()) handed.back() = handed.back().Detach();
@@ -242,7 +264,8 @@ DTensors ToHand(absl::Span<const DTensor> outputs) {
 HandedTensors DescribeHanded(absl::Span<const DTensor> outputs) {
   HandedTensors handed;
   for (const DTensor& output : outputs) {
-    handed.push_back({output.type(), output.layout(), output.requires_grad()});
+    handed.push_back(output.defined() ? HandedTensor{output.type(), output.layout(), output.requires_grad()}
+                                      : HandedTensor{.is_undefined = true});
   }
   return handed;
 }

@@ -26,9 +26,10 @@ namespace weft {
 
 // One of the tensors that a stage hands to the next.
 struct HandedTensor {
-  TensorType type;
-  Layout layout;  // on the stages' slices, whose other axes are the same
+  TensorType type = {};
+  Layout layout = {};  // on the stages' slices, whose other axes are the same
   bool wants_gradient = false;
+  bool is_undefined = false;  // there is none, and nothing else is said of it
 
   bool operator==(const HandedTensor&) const = default;
 };
@@ -38,7 +39,8 @@ using HandedTensors = std::vector<HandedTensor>;
 
 // Tensors on their way here.
 struct Arrival {
-  DTensors tensors = {};  // on the receiving stage's slice; to be read once all works have been waited for
+  // On the receiving stage's slice; to be read once all works have been waited for. What was handed on undefined is so.
+  DTensors tensors = {};
   std::vector<bool> wants_gradient = {};  // of each tensor
   std::vector<Work> works = {};
 
