@@ -86,6 +86,7 @@ class SlowModel : public SegmentedModule {
   }
 
   double now = 0;
+  double first_cost = 1;  // as the model says it
   std::vector<std::unique_ptr<Slow>> layers;
 
  protected:
@@ -94,7 +95,7 @@ class SlowModel : public SegmentedModule {
     std::vector<Segment> chain;
     for (const auto& each : layers) {
       chain.push_back({.modules = {each.get()},
-                       .cost = 1 + 0.01 * static_cast<double>(chain.size()),
+                       .cost = first_cost + 0.01 * static_cast<double>(chain.size()),
                        .run = [&each](const DTensors& x) -> DTensors { return {(*each)(x[0])}; }});
     }
     return chain;
@@ -131,6 +132,20 @@ TEST(SegmentCostsTest, AreForwardAndBackwardOfEachOnEveryRank) {
     EXPECT_EQ(WithSegmentCosts(sized, costs), measured);
     EXPECT_THAT(ResolvePlan(model, mesh, plan).pipeline->first_segments, ElementsAre(0, 2, 4, 6));
     EXPECT_THAT(ResolvePlan(model, mesh, measured).pipeline->first_segments, ElementsAre(0, 2, 3, 6));
+  });
+}
+
+// However little, beside what they cost.
+TEST(SegmentCostsTest, WhatCostsOtherwiseHasATimeOfItsOwn) {
+  RunRanks(1, [](World& world) {
+    for (const double first_cost : {1e6, 1e12}) {
+      SlowModel model(UnlikeTimes());
+      model.first_cost = first_cost;
+      const SegmentCostOptions options = {.dtype = DType::kF64, .clock = [&] { return model.now; }};
+      EXPECT_THAT(MeasureSegmentCosts(model, world, DeviceMesh(), RowsOn, options),
+                  ElementsAre(3, 2, 12, 1.5, 4, 1.75))
+          << first_cost;
+    }
   });
 }
 
