@@ -134,7 +134,7 @@ class Measurement {
   // Equal for segments that cannot be told apart.
   std::string SignatureOf(int index, const DTensors& inputs) const {
     const Segment& segment = model_.segments()[index];
-    std::string text = absl::StrCat(IsLast(index) ? "last, " : "", segment.cost);
+    std::string text = absl::StrCat(IsLast(index) ? "last, " : "", NumberText(segment.cost));
     for (const DTensor& input : inputs) {
       absl::StrAppend(&text, "; ", input.defined() ? input.type().ToString() : "undefined",
                       input.requires_grad() ? " with gradient" : "");
