@@ -162,6 +162,15 @@ TEST(DeepSpeedConfigTest, AWrongValueNamesKeyGivenAndExpected) {
   EXPECT_THAT(ErrorOf("{"), testing::StartsWith("no JSON: "));
 }
 
+// Readers of JSON take the last of several; DeepSpeed refuses them.
+TEST(DeepSpeedConfigTest, AKeyThatIsGivenTwiceIsRefused) {
+  EXPECT_EQ(ErrorOf(R"({"train_batch_size": 16, "steps_per_print": 1, "train_batch_size": 32})"),
+            "key \"train_batch_size\" is given twice");
+  EXPECT_EQ(ErrorOf(R"({"zero_optimization": {"stage": 1, "stage": 1}})"), "key \"stage\" is given twice");
+  EXPECT_EQ(DeepSpeedConfig::FromJson(R"({"bf16": {"enabled": false}, "fp16": {"enabled": true}})").bf16,
+            false);
+}
+
 TEST(DeepSpeedConfigTest, WhatWeftDoesOtherwiseIsRefused) {
   EXPECT_EQ(ErrorOf(R"({"bf16": {"enabled": true}, "fp16": {"enabled": true}})"),
             "keys \"bf16\" and \"fp16\": expected one of them enabled, got both");
