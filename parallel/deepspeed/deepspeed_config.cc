@@ -13,6 +13,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/flag_values.h"
 #include "runtime/base/json_text.h"
+#include "runtime/base/repeated_key.h"
 
 namespace weft {
 namespace {
@@ -287,12 +288,14 @@ std::vector<std::string> DeepSpeedKeys() {
 }
 
 DeepSpeedConfig DeepSpeedConfig::FromJson(absl::string_view text) {
+  RepeatedKey repeated;
   Json object;
   try {
-    object = Json::parse(text.begin(), text.end());
+    object = Json::parse(text.begin(), text.end(), repeated.Callback());
   } catch (const Json::exception& error) {
     ThrowInvalidArgument("no JSON: ", error.what());
   }
+  WEFT_REQUIRE(!repeated.key(), "key \"", *repeated.key(), "\" is given twice");
   Section section(object, "");
   DeepSpeedConfig config = {
       .train_batch_size = section.Whole("train_batch_size", 1),

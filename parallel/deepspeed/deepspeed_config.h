@@ -87,7 +87,8 @@ struct DeepSpeedConfig {
   // Reads the text of a file.
   // Errors: InvalidArgument that names the key with its path ("zero_optimization.stage"): one that is none of those
   //         above (names the nearest), a value of another type or outside its range (what was given, what was expected), a
-  //         value that says otherwise than Weft does, with what that is.
+  //         value that says otherwise than Weft does, with what that is; and a key that stands twice in one object, without its
+  //         path.
   static DeepSpeedConfig FromJson(absl::string_view text);
 
   bool operator==(const DeepSpeedConfig&) const = default;
