@@ -1,10 +1,12 @@
 // Runs that fail: nothing of one goes into the next.
 
+#include <chrono>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/call/call_observer.h"
 #include "dtensor/functions.h"
@@ -63,6 +65,27 @@ TEST(ExecutorFailureTest, ARunWithoutATotal) {
               "PipelineExecutor::Run: expected a total, a scalar, got an undefined tensor");
     EXPECT_EQ(pipeline.Run(parts, One(model.context())).Item(), pipeline.ForwardLoss(parts).sum.Item());
   });
+}
+
+// The last stage alone reads it, but every rank says so, and none waits.
+TEST(ExecutorFailureTest, ATotalThatIsNoScalarOfTheModelsPart) {
+  const auto run = [](World& world) {
+    Products model(2);
+    const auto whole =
+        Parallelize(model, world, DeviceMesh::Parse("pp=2"), StagedPlan(), {.dtype = DType::kF64});
+    PipelineExecutor pipeline(model, GenerateSchedule("1f1b", {.ranks = 2, .microbatches = 2}));
+    const std::vector<Microbatch> parts = ProductParts(model.context(), 2);
+    const auto message = [&](const DTensor& total) { return MessageOf([&] { pipeline.Run(parts, total); }); };
+    const std::string start =
+        absl::StrCat("PipelineExecutor::Run: expected a total, a scalar on mesh (",
+                     model.context()->mesh().ToString(), "), as the model's part, got ");
+    EXPECT_EQ(message(One(whole)), absl::StrCat(start, One(whole).ToString(), " on mesh (pp=2)"));
+    const DTensor row = Full(model.context(), DType::kF64, {1}, 1);
+    EXPECT_EQ(message(row),
+              absl::StrCat(start, row.ToString(), " on mesh (", model.context()->mesh().ToString(), ")"));
+    EXPECT_EQ(pipeline.Run(parts, One(model.context())).Item(), pipeline.ForwardLoss(parts).sum.Item());
+  };
+  RunRanks(2, run, {.comm_timeout = std::chrono::seconds(10)});
 }
 
 // Half way through, with gradients in buckets and units gathered: the loss and every gradient of the next one are those of a
