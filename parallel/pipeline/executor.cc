@@ -89,7 +89,6 @@ std::vector<Parameter*> PipelineExecutor::ParametersOf(int stage) const {
 DTensor PipelineExecutor::Run(absl::Span<const Microbatch> microbatches, const DTensor& total) {
   WEFT_REQUIRE(std::ssize(microbatches) == schedule_.num_microbatches, "schedule ", schedule_.name,
                " is made for ", schedule_.num_microbatches, " microbatches, got ", microbatches.size());
-  WEFT_REQUIRE(total.defined(), "PipelineExecutor::Run: expected a total, a scalar, got an undefined tensor");
   absl::Cleanup abandon = [this] { Abandon(); };
   total_ = total;
   stages_.data->Begin();
@@ -134,6 +133,7 @@ void PipelineExecutor::RunList(const PipelineSchedule& schedule, absl::Span<cons
     Throw(absl::StatusCode::kFailedPrecondition,
           "PipelineExecutor: the model has been spread anew since this executor was made: make another one");
   }
+  if (&schedule == &schedule_) loss_.RequireTotal(total_);  // forward alone has none
   wants_outputs_ = wants_outputs;
   microbatches_ = microbatches;
   kinds_.clear();

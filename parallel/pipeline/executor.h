@@ -87,10 +87,11 @@ class PipelineExecutor {
   // sum of LossOf(outputs, targets).Over(total) are added to the parameters' and brought to rest.
   // Returns that sum, an f64 with no history on the whole model's context, Partial along all of its axes that are not fixed.
   // `total`: as of LossSum::Over; where the schedule updates within the step, of the microbatches of one update.
-  // Errors: InvalidArgument for another number of microbatches, or a `total` that is undefined; FailedPrecondition that names a
-  //         stage which hands on something else than it did before of inputs alike (a hook was hung meanwhile); whatever the
-  //         model throws. Then nothing of the run is left here, though gradients at rest may have parts of it: clear them.
-  //         Ranks that wait for this one learn of it as they do of any that failed.
+  // Errors: InvalidArgument for another number of microbatches, or a `total` that is no scalar on the context of the model's
+  //         part, on every rank; FailedPrecondition that names a stage which hands on something else than it did before of
+  //         inputs alike (a hook was hung meanwhile); whatever the model throws. Then nothing of the run is left here, though
+  //         gradients at rest may have parts of it: clear them. Ranks that wait for this one learn of it as they do of any that
+  //         failed.
   DTensor Run(absl::Span<const Microbatch> microbatches, const DTensor& total);
 
   // Forward alone, with no history, of any number of microbatches: the sum of their losses and of what they count, as

@@ -5,6 +5,7 @@
 #include "dtensor/functions.h"
 #include "mesh/layout.h"
 #include "mesh/redistribution/mesh_transfer.h"
+#include "runtime/base/error.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
@@ -31,6 +32,14 @@ void StageLoss::Add(const DTensor& sum, const DTensor& count) {
   };
   add(sum_, sum);
   if (count.defined()) add(count_, count);
+}
+
+void StageLoss::RequireTotal(const DTensor& total) const {
+  constexpr char kExpected[] = "PipelineExecutor::Run: expected a total, a scalar";
+  WEFT_REQUIRE(total.defined(), kExpected, ", got an undefined tensor");
+  const DeviceMesh &mesh = part_->mesh(), &given = total.context()->mesh();
+  WEFT_REQUIRE(given == mesh && total.ndim() == 0, kExpected, " on mesh (", mesh.ToString(),
+               "), as the model's part, got ", total.ToString(), " on mesh (", given.ToString(), ")");
 }
 
 void StageLoss::AddOver(const LossSum& loss, const DTensor& total) {

@@ -26,6 +26,9 @@ class StageLoss {
   // Scalars of the last stage, with or without a history; `count` may be undefined.
   // Cost:   an all-reduce of each that is Partial and no sum.
   void Add(const DTensor& sum, const DTensor& count = DTensor());
+  // Of what PipelineExecutor::Run is given, on every rank: the last stage alone reads it.
+  // Errors: InvalidArgument, if it is no scalar on the slice.
+  void RequireTotal(const DTensor& total) const;
   // loss.Over(total), divided in f64: under a large loss scale the quotient may be more than the loss's own dtype holds.
   void AddOver(const LossSum& loss, const DTensor& total);
 
