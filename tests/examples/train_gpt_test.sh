@@ -34,9 +34,14 @@ done
 # --- A text of one line, of whose characters a new line is none, has a sample too.
 # shellcheck disable=SC2046  # numbers
 printf 'part %d of one line, ' $(seq 1 60) > line.txt
-"$train" "${small[@]}" --data=line.txt --tokenizer=chars --mesh= --steps=1 --eval_every=0 --sample=5 > line.json 2> line.err ||
+"$train" "${small[@]}" --data=line.txt --tokenizer=chars --mesh= --steps=1 --eval_every=0 --sample=5 --save=line.safetensors > line.json 2> line.err ||
   fail "a text without a new line: $(tail -1 line.err)"
 grep -q '^{"sample":".*"}$' line.json || fail "no sample of a text without a new line: $(cat line.json)"
+# So has the model, from a program that does not know the text: it begins with a character that it has. One that is given has to be among them.
+"$sample" --model=line.safetensors --tokens=5 > line.out 2> line.err || fail "sample_gpt, of a text without a new line: $(tail -1 line.err)"
+[[ $(cat line.out; echo end) == ' '?????$'\nend' ]] || fail "sample_gpt, of a text without a new line: $(cat line.out)"
+"$sample" --model=line.safetensors --tokens=5 --prompt=Z > line.out 2> line.err && fail "sample_gpt goes on from a character that it does not have"
+grep -q '^error: --prompt: character U+005A at byte offset 0 is not in the vocabulary' line.err || fail "sample_gpt --prompt=Z: $(tail -1 line.err)"
 
 # --- Batches of an evaluation that are more than the text has, however many, are all of it.
 for batches in 1000 9000000000000000000; do
