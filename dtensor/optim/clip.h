@@ -17,8 +17,9 @@ struct GlobalNorm {
 };
 
 // Sums the squares of the at-rest gradients over the whole mesh, each element once: a replicated gradient counts
-// once, a sharded one by its pieces, and tied names are the parameter that they name. Nothing is read back to the
-// host: a norm that is not finite makes a scale that is not, and the optimizer's update skips itself.
+// once, a sharded one by its pieces, a parameter that is listed several times once, and tied names are the parameter that
+// they name. Nothing is read back to the host: a norm that is not finite makes a scale that is not, and the optimizer's
+// update skips itself.
 //
 // Cost:   one all-reduce of a scalar over the axes that shard any parameter, under purpose `norm`. On a GPU
 //         four launches for up to 200 gradients that lie alike, a few more beyond.

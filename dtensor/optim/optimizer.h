@@ -28,7 +28,8 @@ namespace weft {
 // file of its own.
 class Optimizer {
  public:
-  // `name` is what errors call it. Tied slots stand for the parameter that they are names of, once; groups mean it by its own path.
+  // `name` is what errors call it. A parameter that is listed several times is one, and tied slots stand for the
+  // parameter that they are names of, once; groups mean it by its own path.
   // Errors: FailedPrecondition before the parameters are materialized; InvalidArgument as ResolveGroups.
   explicit Optimizer(std::vector<Parameter*> parameters, absl::string_view name = "Optimizer",
                      absl::Span<const ParameterGroup> groups = {});

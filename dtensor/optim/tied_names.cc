@@ -5,16 +5,15 @@
 namespace weft {
 
 std::vector<Parameter*> WithoutTiedNames(const std::vector<Parameter*>& parameters) {
-  std::set<const Parameter*> known(parameters.begin(), parameters.end());
+  const std::set<const Parameter*> listed(parameters.begin(), parameters.end());
+  std::set<const Parameter*> known;
   std::vector<Parameter*> own;
   own.reserve(parameters.size());
   for (Parameter* const parameter : parameters) {
     Parameter* const tied_to = parameter->tied_to();
-    if (tied_to == nullptr) {
-      own.push_back(parameter);
-    } else if (known.insert(tied_to).second) {
-      own.push_back(tied_to);
-    }
+    if (tied_to != nullptr && listed.count(tied_to) > 0) continue;  // it comes by itself
+    Parameter* const named = tied_to != nullptr ? tied_to : parameter;
+    if (known.insert(named).second) own.push_back(named);
   }
   return own;
 }

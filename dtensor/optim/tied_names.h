@@ -9,8 +9,8 @@
 
 namespace weft {
 
-// `parameters` with the parameter that a tied slot is another name of (Parameter::TieTo) in its place; once, where several
-// are names of it or it is there itself. What is kept per parameter lies as that one's state does.
+// `parameters`, each once, with the parameter that a tied slot is another name of (Parameter::TieTo) in its place, unless that
+// is there itself. What is kept per parameter lies as that one's state does.
 std::vector<Parameter*> WithoutTiedNames(const std::vector<Parameter*>& parameters);
 
 }  // namespace weft

@@ -38,7 +38,7 @@ struct WeightAverageOptions {
 class WeightAverage {
  public:
   // `parameters`: may be none, where a rank's stage or part of the model has none; then nothing is averaged and there is
-  // no state. Tied slots stand for the parameter that they are names of, once.
+  // no state. One that is listed several times counts once; tied slots stand for the parameter that they are names of.
   // Errors: FailedPrecondition before the parameters are materialized; InvalidArgument for a decay outside [0, 1].
   explicit WeightAverage(std::vector<Parameter*> parameters, const WeightAverageOptions& options = {});
 
