@@ -1,6 +1,7 @@
 #include "dtensor/optim/clip.h"
 
 #include <cmath>
+#include <utility>
 
 #include "dtensor/functions.h"
 #include "dtensor/nn/module.h"
@@ -88,6 +89,32 @@ TEST(ClipTest, TheClippedStepHasTheMaximalNorm) {
       for (double p : parameter->at_rest().FullTensor().ToVector<double>()) moved += p * p;
     }
     EXPECT_NEAR(std::sqrt(moved), 0.5, 1e-6);
+  });
+}
+
+// As of two models that one optimizer trains.
+TEST(ClipTest, GradientsOfSeveralDtypesHaveOneNorm) {
+  OnMesh("dp=2", [](const IntrusivePtr<MeshContext>& context) {
+    for (const auto& [first, second] :
+         {std::pair(DType::kF32, DType::kF64), std::pair(DType::kF64, DType::kBF16),
+          std::pair(DType::kBF16, DType::kF32)}) {
+      Model model;
+      model.Bind(context);
+      const Layout split = Layout::Parse("[dp, -]", context->mesh()), whole(1, context->mesh().num_axes());
+      model.a.Materialize(context, first, first, {split, split});
+      model.b.Materialize(context, second, second, {whole, whole});
+      model.a.SetGrad(Full(context, first, {5, 3}, 2, split));  // 60
+      model.b.SetGrad(Full(context, second, {4}, 1));           // 4
+      const std::vector<Parameter*> both = {&model.a, &model.b};
+      const GlobalNorm norm = ComputeGlobalNorm(both, /*max_norm=*/4);
+      EXPECT_EQ(norm.norm_squared.Item(), 64);
+      EXPECT_NEAR(norm.scale.Item(), 0.5, 1e-6);
+      const DTensor loss_scale = Full(context, DType::kF32, Shape(), 2);
+      EXPECT_EQ(ComputeGlobalNorm(both, /*max_norm=*/0, loss_scale).norm_squared.Item(), 16);
+      Sgd sgd(both, {});
+      sgd.Step(1, norm.scale);
+      EXPECT_NEAR(model.b.at_rest().FullTensor().ToVector<double>()[0], -0.5, 1e-6);
+    }
   });
 }
 
