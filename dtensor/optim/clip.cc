@@ -13,6 +13,11 @@ namespace weft {
 
 namespace {
 
+// Of sums of squares, which are f64 of f64 gradients and f32 of others.
+DTensor AddSums(const DTensor& a, const DTensor& b) {
+  return a.dtype() == b.dtype() ? Add(a, b) : Add(Cast(a, DType::kF64), Cast(b, DType::kF64));
+}
+
 // The sum of scalars: those that lie alike in one call, in their order.
 DTensor SumOf(const std::vector<DTensors>& terms) {
   std::vector<std::vector<DTensor>> groups;
@@ -26,7 +31,7 @@ DTensor SumOf(const std::vector<DTensors>& terms) {
   DTensor total;
   for (const std::vector<DTensor>& group : groups) {
     const DTensor sum = group.size() == 1 ? group[0] : CallAll(kAddAll, group)[0];
-    total = total.defined() ? Add(total, sum) : sum;
+    total = total.defined() ? AddSums(total, sum) : sum;
   }
   return total;
 }
@@ -102,7 +107,7 @@ GlobalNorm ComputeGlobalNorm(const std::vector<Parameter*>& parameters, double m
   if (!host_calls.empty()) total = ToDevice(SumOf(CallEach(kSumSquares, host_calls)));
   if (!calls.empty()) {
     const DTensor sum = SumOf(CallEach(kSumSquares, calls));
-    total = total.defined() ? Add(sum, total) : sum;
+    total = total.defined() ? AddSums(sum, total) : sum;
   }
   if (!total.defined()) total = Full(context, dtype, Shape(), 0);
   PurposeGuard purpose(state, Purpose::kNorm);

@@ -10,7 +10,7 @@ namespace weft {
 
 // The norm of all gradients together, and what to multiply them by.
 struct GlobalNorm {
-  DTensor norm_squared;  // scalar, replicated
+  DTensor norm_squared;  // scalar, replicated; f64 if any gradient is, otherwise f32
   // Scalar, replicated: min(1, max_norm / norm); undefined if max_norm is 0, and there is no loss scale, by which it is
   // divided.
   DTensor scale;
