@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "dtensor/functions.h"
 #include "gmock/gmock.h"
 #include "tests/dtensor/sharded_values.h"
@@ -127,6 +128,12 @@ TEST(CreationTest, ArangeStepsUpAndDown) {
               "Arange: expected whole numbers for i32, got 0 and steps of 0.5");
     EXPECT_EQ(ErrorOf([&] { Arange(context, DType::kBool, 0, 2); }),
               "Arange: expected a numeric dtype, got bool");
+    for (const double step : {1e-20, 0x1p-63}) {
+      EXPECT_EQ(ErrorOf([&] { Arange(context, DType::kF32, 0, 1, step); }),
+                absl::StrCat("Arange: steps of ", step, " from 0 to 1 are more than a dim can have"));
+    }
+    EXPECT_EQ(ErrorOf([&] { Arange(context, DType::kF64, -1e308, 1e308); }),
+              "Arange: steps of 1 from -1e+308 to 1e+308 are more than a dim can have");
   });
 }
 

@@ -357,6 +357,8 @@ TEST(IndexFunctionsTest, Errors) {
     EXPECT_THAT(ErrorOf([&] { Interpolate(image, {}); }),
                 HasSubstr("expected a size or a scale, got neither"));
     EXPECT_THAT(ErrorOf([&] { Interpolate(image, {.size = {2, 3}}); }), HasSubstr("expected 1 numbers"));
+    EXPECT_THAT(ErrorOf([&] { Interpolate(image, {.scale = {1e300}}); }),
+                HasSubstr("a factor of 1e+300 makes dim 2 of"));
     EXPECT_THAT(ErrorOf([&] { Interpolate(image, {.scale = {-2.0}}); }),
                 HasSubstr("expected positive factors, got -2"));
     EXPECT_THAT(ErrorOf([&] { Split(x, {2, 2}, 0); }), HasSubstr("split: expected sizes that add up to 5"));
