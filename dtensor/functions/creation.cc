@@ -76,7 +76,10 @@ DTensor Arange(const IntrusivePtr<MeshContext>& context, DType dtype, double sta
   WEFT_REQUIRE(IsFloating(dtype) || (start == std::trunc(start) && step == std::trunc(step)),
                "Arange: expected whole numbers for ", DTypeName(dtype), ", got ", start, " and steps of ",
                step);
-  const Shape shape = {static_cast<int64_t>(std::ceil((end - start) / step))};
+  const double count = std::ceil((end - start) / step);
+  WEFT_REQUIRE(count < 0x1p63, "Arange: steps of ", step, " from ", start, " to ", end,
+               " are more than a dim can have");
+  const Shape shape = {static_cast<int64_t>(count)};
   return Create(kArange, context, LayoutOr(layout, *context, shape), {.dtype = dtype, .shape = shape},
                 {.start = start, .step = step});
 }

@@ -21,7 +21,8 @@ DTensor Ones(const IntrusivePtr<MeshContext>& context, DType dtype, const Shape&
              const Layout& layout = {});
 
 // start, start + step, ... below `end` (above it, for a negative step): ceil((end - start) / step) elements.
-// Errors: InvalidArgument for a step of 0 or away from `end`, bools, and integers from numbers not whole.
+// Errors: InvalidArgument for a step of 0 or away from `end`, more elements than int64 counts, bools, and integers from numbers not
+//         whole.
 DTensor Arange(const IntrusivePtr<MeshContext>& context, DType dtype, double start, double end,
                double step = 1, const Layout& layout = {});
 

@@ -33,7 +33,10 @@ DTensor Interpolate(const DTensor& x, const InterpolateOptions& options) {
       a.extent = options.size[dim - 2];
     } else {
       const double factor = options.scale[dim - 2];
-      a.extent = static_cast<int64_t>(std::floor(static_cast<double>(x.shape()[dim]) * factor));
+      const double extent = std::floor(static_cast<double>(x.shape()[dim]) * factor);
+      WEFT_REQUIRE(extent < 0x1p63, "Interpolate: a factor of ", factor, " makes dim ", dim, " of ",
+                   x.ToString(), " longer than an extent can be");
+      a.extent = static_cast<int64_t>(extent);
       // The mean of an area goes by the extents alone.
       if (options.mode != ResampleMode::kArea) a.scale = factor;
     }
