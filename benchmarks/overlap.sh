@@ -15,6 +15,8 @@
 #   overlap/PLAN/own_apart    how far the two lie apart
 #   overlap/PLAN/step         step shaped / step unshaped; medians
 #   overlap/PLAN/own_pieces   step shaped / step with collectives that fill their outputs from the rank's own pieces
+#   overlap/PLAN/link         exposed, of steps that wait for nobody while two other processes send each other as much: what the
+#                             link takes from the ranks' cores when it is shaped, whoever sends
 #   overlap/PLAN/inline       step shaped / step unshaped, without overlap: what a wait for every collective costs
 #
 # --peer is a Python that has PyTorch: a name, or a path from where you stand. Its DDP or FSDP2 then trains the same model on the
@@ -136,6 +138,20 @@ run_peer() {
   echo $(($(sent_bytes) - before)) >"$name.bytes"
 }
 
+# run_pumped NAME PLAN: steps that wait for nobody, while others send as much as a step of the plan does.
+run_pumped() {
+  local ends
+  ip netns exec host1 python3 "$report" pump_there 10.77.0.2 "$2" 2>pump1.err &
+  ends=$!
+  ip netns exec host0 python3 "$report" pump_here 10.77.0.2 "$2" 2>pump0.err &
+  ends="$ends $!"
+  run "$1" "$own_pieces" "--plan=$PWD/plan.$2.json" "--steps=$steps"
+  # shellcheck disable=SC2086  # two process numbers
+  kill $ends || { echo "error: $1: what moves beside has ended: $(tail -1 pump0.err) $(tail -1 pump1.err)" >&2; exit 1; }
+  # shellcheck disable=SC2086
+  wait $ends 2>/dev/null
+}
+
 shape "$rate"
 ip netns exec host1 python3 "$report" receive 10.77.0.2 &
 on_host 0 python3 "$report" send 10.77.0.2 >rate || exit 1
@@ -146,7 +162,9 @@ for plan in ${plans//,/ }; do
     unshape
     run "$plan.free.$pair" "$train" "${model[@]}" "--plan=$PWD/plan.$plan.json" "${flags[@]}"
     run "$plan.own_pieces.$pair" "$own_pieces" "--plan=$PWD/plan.$plan.json" "--steps=$steps"
+    run_pumped "$plan.pumped_free.$pair" "$plan"
     shape "$rate"
+    run_pumped "$plan.pumped_shaped.$pair" "$plan"
     run "$plan.shaped.$pair" "$train" "${model[@]}" "--plan=$PWD/plan.$plan.json" "${flags[@]}"
     run "$plan.inline.$pair" "$train" "${model[@]}" "--plan=$PWD/plan.$plan.inline.json" "${flags[@]}"
     [[ -n $peer ]] || continue

@@ -3,13 +3,18 @@
 
 receive ADDRESS            takes what `send` sends
 send ADDRESS               prints the bytes per second of 64 MiB over one connection
-figures PLAN PAIRS         reads PLAN.{free,shaped,inline,own_pieces}.N.json and .bytes of this folder, and `rate`
+pump_there ADDRESS PLAN, pump_here ADDRESS PLAN
+                           two ends that send each other what a rank sends in a step of PLAN.free.1, once in a step of
+                           PLAN.own_pieces.1, until they are killed
+figures PLAN PAIRS         reads PLAN.{free,shaped,inline,own_pieces,pumped_free,pumped_shaped}.N.json and .bytes of this folder,
+                           and `rate`
 peer PLAN PAIRS            reads PLAN.peer_{default,same}.{free,shaped}.N.json, and what figures reads
 """
 import json
 import socket
 import statistics
 import sys
+import threading
 import time
 
 PORT = 29600
@@ -27,20 +32,45 @@ def receive(address):
             connection.sendall(b".")
 
 
-def send(address):
+def connect(address):
     for attempt in range(100):
         try:
-            connection = socket.create_connection((address, PORT))
-            break
+            return socket.create_connection((address, PORT))
         except OSError:
             if attempt == 99:
                 raise
             time.sleep(0.05)
-    with connection:
+
+
+def send(address):
+    with connect(address) as connection:
         begun = time.monotonic()
         connection.sendall(bytes(NUM_BYTES))
         connection.recv(1)
         print(NUM_BYTES / (time.monotonic() - begun))
+
+
+def pump(connection, plan):
+    sent = int(median([read(f"{plan}.free.1")], "comm_bytes") / 2)
+    seconds = median([read(f"{plan}.own_pieces.1")], "step_ms") / 1e3
+
+    def drain():
+        while connection.recv(1 << 20):
+            pass
+
+    threading.Thread(target=drain, daemon=True).start()
+    data = bytes(sent)
+    begin = time.monotonic()
+    while True:
+        connection.sendall(data)
+        begin = max(begin + seconds, time.monotonic())
+        time.sleep(max(0.0, begin - time.monotonic()))
+
+
+def pump_there(address, plan):
+    with socket.create_server((address, PORT)) as server:
+        connection, _ = server.accept()
+        pump(connection, plan)
 
 
 def read(name):
@@ -78,7 +108,8 @@ def exposed_of(step, sent, rate):
 
 def figures(plan, pairs):
     runs = {kind: [read(f"{plan}.{kind}.{i + 1}") for i in range(pairs)] for kind in ("free", "shaped", "inline")}
-    alone = median([read(f"{plan}.own_pieces.{i + 1}") for i in range(pairs)], "step_ms")
+    alone, pumped_free, pumped_shaped = (median([read(f"{plan}.{kind}.{i + 1}") for i in range(pairs)], "step_ms")
+                                         for kind in ("own_pieces", "pumped_free", "pumped_shaped"))
     rate = link_rate()
     losses = [[(step["loss"], step["grad_norm"]) for step in steps] for all_of in runs.values() for steps, _ in all_of]
     if any(other != losses[0] for other in losses):
@@ -98,6 +129,8 @@ def figures(plan, pairs):
     figure(f"overlap/{plan}/own_apart", abs(own_exposed - exposed), 0.02, "how far the two lie apart")
     figure(f"overlap/{plan}/step", step["shaped"] / step["free"], 1.05, f"of {step['free']:.0f} ms unshaped")
     figure(f"overlap/{plan}/own_pieces", step["shaped"] / alone, 1.10, f"of {alone:.0f} ms that wait for nobody")
+    figure(f"overlap/{plan}/link", (pumped_shaped - pumped_free) / moving, None,
+           f"likewise, of steps that wait for nobody while others move as much: {pumped_shaped:.0f} ms, {pumped_free:.0f} ms unshaped")
     figure(f"overlap/{plan}/inline", step["inline"] / step["free"], None, "without overlap")
 
 
@@ -130,6 +163,10 @@ def main():
         receive(sys.argv[2])
     elif len(sys.argv) == 3 and sys.argv[1] == "send":
         send(sys.argv[2])
+    elif len(sys.argv) == 4 and sys.argv[1] == "pump_there":
+        pump_there(sys.argv[2], sys.argv[3])
+    elif len(sys.argv) == 4 and sys.argv[1] == "pump_here":
+        pump(connect(sys.argv[2]), sys.argv[3])
     elif len(sys.argv) == 4 and sys.argv[1] == "figures":
         figures(sys.argv[2], int(sys.argv[3]))
     elif len(sys.argv) == 4 and sys.argv[1] == "peer":

@@ -35,6 +35,8 @@ class OverlapReportTest(unittest.TestCase):
             write_run(self.folder, f"ddp.shaped.{pair}", 1020, exposed=0.02)
             write_run(self.folder, f"ddp.inline.{pair}", 1200)
             write_run(self.folder, f"ddp.own_pieces.{pair}", 850)
+            write_run(self.folder, f"ddp.pumped_free.{pair}", 860)
+            write_run(self.folder, f"ddp.pumped_shaped.{pair}", 875)
 
     def tearDown(self):
         self.temporary.cleanup()
@@ -55,6 +57,7 @@ class OverlapReportTest(unittest.TestCase):
         self.assert_figure(figures, "overlap/ddp/own_apart", 0.096, False)
         self.assert_figure(figures, "overlap/ddp/step", 1.02, True)
         self.assert_figure(figures, "overlap/ddp/own_pieces", 1.2, False)
+        self.assert_figure(figures, "overlap/ddp/link", 0.15, None)
         self.assert_figure(figures, "overlap/ddp/inline", 1.2, None)
 
     def test_the_cable_carries_what_the_ledger_counts(self):
