@@ -111,7 +111,8 @@ TrainingResult InStages(const PipelineSchedule& schedule, const std::string& bes
   launch(static_cast<int>(mesh.num_ranks()), [&](World& world) {
     Products model(schedule.num_stages(), /*halves=*/{}, job.dropout);
     std::vector<PlanEntry> entries = {{"layers.*", Pipeline("pp")}};
-    if (mesh.FindAxis("tp") >= 0) entries.push_back({"layers.*", ColumnParallel("tp")});
+    const Style products = job.splits_rows ? RowParallel("tp", {.output = Shard(0)}) : ColumnParallel("tp");
+    if (mesh.FindAxis("tp") >= 0) entries.push_back({"layers.*", products});
     if (mesh.FindAxis("dp") >= 0) entries.push_back({"layers.*", data});
     Parallelize(model, world, mesh, Plan(entries), {.dtype = DType::kF64});
     std::map<int, std::unique_ptr<Sgd>> optimizers;

@@ -24,6 +24,7 @@ inline constexpr double kDelayedMomentum = 0.5;
 struct DelayedJob {
   double dropout = 0;
   bool has_uneven_rows = false;
+  bool splits_rows = false;  // of what stages hand on, along axis tp: sequence parallel
 
   // Some that two ranks do not divide, and one that leaves a rank without any.
   std::vector<Microbatch> Parts(const IntrusivePtr<MeshContext>& context, int count) const;
@@ -38,7 +39,7 @@ std::map<std::pair<int, int>, int> VersionsRead(const PipelineSchedule& schedule
 TrainingResult WithDelayedWeights(const PipelineSchedule& schedule, const DelayedJob& job = {});
 
 // The same by the executor, on ranks of "pp=..." with the axes `beside`, ", dp=2" or ", tp=2": `data` is what axis dp does, and
-// axis tp splits the products' columns. Expects that no version is left behind.
+// axis tp splits the products' columns, or their rows where that job's activations lie so. Expects that no version is left behind.
 TrainingResult InStages(const PipelineSchedule& schedule, const std::string& beside,
                         const DelayedJob& job = {}, const Style& data = FullyShard("dp"),
                         const RankLauncher& launch = OnCpus);

@@ -60,6 +60,12 @@ TEST(WeightVersionsTest, WithWhatStandsBesideThem) {
       EXPECT_EQ(difference(", tp=2"), "") << what << ", tp";
       EXPECT_EQ(difference(", dp=2, tp=2", DataParallel("dp")), "") << what << ", ddp and tp";
       EXPECT_EQ(difference(", dp=2, tp=2"), "") << what << ", fsdp and tp";
+      DelayedJob split = job;
+      split.splits_rows = true;
+      for (const char* beside : {", tp=2", ", dp=2, tp=2"}) {
+        EXPECT_EQ(Difference(expected, InStages(schedule, beside, split)), "")
+            << what << beside << " sequence";
+      }
       for (const DelayedJob& other : {DelayedJob{.has_uneven_rows = true}, DelayedJob{.dropout = 0.1}}) {
         EXPECT_NE(Difference(expected, WithDelayedWeights(schedule, other), kSeen), "") << what;
       }

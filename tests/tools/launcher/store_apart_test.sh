@@ -142,6 +142,6 @@ grep -q "there is no store at 127.0.0.1:$port" no.err || fail "an absent store: 
 "$weft_run" store > no.out 2> no.err && fail "a store without a folder"
 grep -q "weft_run store needs --dir=DIR" no.err || fail "no folder: $(cat no.err)"
 timeout 20 "$weft_run" store --dir=long --suspicion_time=25h 2> no.err && fail "a suspicion time of 25 h was taken"
-grep -q "weft_run: --suspicion_time=25h: expected 500ms to 24h" no.err || fail "a suspicion time of 25 h: $(cat no.err)"
+grep -q "error: --suspicion_time=25h: expected 500ms to 24h" no.err || fail "a suspicion time of 25 h: $(cat no.err)"
 "$weft_run" store --help | grep -q -- "--sync_each" || fail "no help"
 rm -rf "$dir"
