@@ -60,6 +60,7 @@ void SegmentedModule::FindShared() {
 
 DTensors SegmentedModule::RunChain(int begin, int end, uint64_t begun, DTensors inputs) {
   RankState& state = context()->state();
+  const std::vector<Segment>& chain = segments();  // first of all: what is shared is found with them
   for (int i = begin; i < end; ++i) {
     const uint64_t number = FirstDraw(begun, i);
     state.set_call_number(number);
@@ -67,7 +68,7 @@ DTensors SegmentedModule::RunChain(int begin, int end, uint64_t begun, DTensors 
       const PathGuard shared(state, state.PathId(module->full_path()));
       state.set_call_number(number);
     }
-    inputs = segments()[i].run(inputs);
+    inputs = chain[i].run(inputs);
   }
   return inputs;
 }
