@@ -61,7 +61,7 @@ def _cuda_configure_impl(ctx):
         if answer.return_code == 0:
             version = answer.stdout.split("release ")[-1].split(",")[0]
         if is_quick and "--Ofast-compile" in ctx.execute([home + "/bin/nvcc", "--help"]).stdout:
-            quick_flags = ["-O0", "-DNDEBUG", "--Ofast-compile=max"]
+            quick_flags = ["-O0", "-DNDEBUG", "--Ofast-compile=max", "-Xptxas", "--suppress-stack-size-warning"]
         ctx.symlink(home + "/include", "include")
     build = _HEADERS.format(includes = ["include", "include/cccl"] if home else [])
     for name, (header, flag) in _LIBRARIES.items():
