@@ -397,6 +397,9 @@ for flag in save trace; do
   bad "--$flag=stands/: expected a file, got a folder" "${small[@]}" --$flag=stands/
   bad "--$flag=stands: expected a file, got a folder" "${small[@]}" --$flag=stands
 done
+mkfifo pipe
+bad "--save=pipe: expected a file, got a device, a pipe or a socket" "${small[@]}" --save=pipe
+[[ -p pipe ]] || fail "--save has put something in a pipe's place"
 bad "not a whole safetensors file" --resume=text.txt
 bad "was made with" --resume=full.safetensors --layers=3
 bad "trained on another text" --resume=full.safetensors --data=full.json

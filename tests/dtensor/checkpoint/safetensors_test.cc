@@ -8,6 +8,7 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <string>
@@ -231,6 +232,26 @@ TEST(SafetensorsTest, FinishFlushesTheFolder) {
   EXPECT_THAT([&] { SafetensorsWriter(folder / "y.safetensors", {}, {}).Finish(); },
               ::testing::ThrowsMessage<Error>(HasSubstr("y.safetensors': Input/output error")));
   flushing_folders_fails = false;
+}
+
+// Root's /dev/null would be a file from then on.
+TEST(SafetensorsTest, WhatIsNoFileIsNotReplaced) {
+  const std::filesystem::path folder = NewFolder("no_file");
+  const std::string pipe = folder / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  std::filesystem::create_symlink("pipe", folder / "link");
+  std::filesystem::create_directory(folder / "stands");
+  const auto write = [](const std::string& path) { SafetensorsWriter(path, {}, {}).Finish(); };
+  for (const char* const name : {"pipe", "link"}) {
+    const std::string path = folder / name;
+    EXPECT_EQ(MessageOf([&] { write(path); }),
+              "cannot write '" + path + "': expected a file, got a device, a pipe or a socket");
+  }
+  EXPECT_EQ(MessageOf([&] { write(folder / "stands"); }),
+            "cannot write '" + (folder / "stands").string() + "': expected a file, got a folder");
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "link"));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 3);
 }
 
 TEST(SafetensorsTest, WriterRefusesWhatWasNotAnnounced) {
