@@ -45,4 +45,11 @@ void CheckCanWrite(absl::string_view flag, const std::string& path) {
                flag, "=", path, ": cannot write to the folder '", folder.string(), "'");
 }
 
+void CheckCanReplace(absl::string_view flag, const std::string& path) {
+  CheckCanWrite(flag, path);
+  std::error_code ignored;
+  WEFT_REQUIRE(!std::filesystem::exists(path, ignored) || std::filesystem::is_regular_file(path, ignored),
+               "--", flag, "=", path, ": expected a file, got a device, a pipe or a socket");
+}
+
 }  // namespace weft

@@ -29,6 +29,9 @@ void OneOf(absl::string_view flag, absl::string_view value, std::initializer_lis
 // Of a flag that names a file to write at the end of a run.
 // Errors: InvalidArgument now rather than after hours, if `path` is a folder, or its folder is missing or not writable.
 void CheckCanWrite(absl::string_view flag, const std::string& path);
+// Likewise of a file that takes the place of what stands there (SafetensorsWriter).
+// Errors: those of CheckCanWrite; InvalidArgument, if something stands there that is no file.
+void CheckCanReplace(absl::string_view flag, const std::string& path);
 
 }  // namespace weft
 

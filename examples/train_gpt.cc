@@ -275,7 +275,7 @@ int Train(const ParsedFlags& parsed) {
     WEFT_REQUIRE(inputs.resumed->text_fingerprint == inputs.fingerprint, inputs.resumed->source,
                  ": it was trained on another text than '", inputs.text.path, "'");
   }
-  if (!run.save.empty()) CheckCanWrite("save", run.save);
+  if (!run.save.empty()) CheckCanReplace("save", run.save);
   if (!run.trace.empty()) CheckCanWrite("trace", run.trace);
   inputs.tokens = inputs.text.tokenizer->Encode(inputs.text.text);
   // Flags are read here, before there are ranks.

@@ -29,6 +29,15 @@ bool FlushFolderOf(const std::string& path) {
   return error == 0;
 }
 
+// The new file gets its name by a rename, which would end a device or a pipe of that name: for root /dev/null, too.
+// Errors: InvalidArgument if something stands there that is no file.
+void RequireFileOrNothing(const std::string& path) {
+  struct stat there = {};
+  if (stat(path.c_str(), &there) != 0 || S_ISREG(there.st_mode)) return;
+  ThrowInvalidArgument("cannot write '", path, "': expected a file, got ",
+                       S_ISDIR(there.st_mode) ? "a folder" : "a device, a pipe or a socket");
+}
+
 // Opens the file of a temporary name, empty, for one writer at a time: a lock, which ends with its process, tells a file that is
 // being written from one that a killed process has left. nullptr, with errno set, if that fails.
 std::FILE* OpenTemporary(const std::string& path) {
@@ -58,6 +67,7 @@ std::FILE* OpenTemporary(const std::string& path) {
 SafetensorsWriter::SafetensorsWriter(std::string path, const std::vector<SafetensorsEntry>& entries,
                                      const SafetensorsMetadata& metadata)
     : path_(std::move(path)), entries_(entries), file_(nullptr, CloseAndRemove{path_ + ".tmp"}) {
+  RequireFileOrNothing(path_);
   file_.reset(OpenTemporary(file_.get_deleter().path));
   WEFT_REQUIRE(file_ != nullptr, "cannot write '", path_,
                "': ", errno == EBUSY ? "another process is writing it" : std::strerror(errno));

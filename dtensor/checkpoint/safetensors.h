@@ -28,8 +28,8 @@ namespace weft {
 // leaves the path with `.tmp` behind it, which the next writer of the path writes over.
 class SafetensorsWriter {
  public:
-  // Errors: InvalidArgument naming the path if it cannot be written, another writer is at it, or for entries and
-  //         texts of which FormatSafetensorsHeader makes no header.
+  // Errors: InvalidArgument naming the path if it cannot be written, something that is no file stands there (a device, a pipe),
+  //         another writer is at it, or for entries and texts of which FormatSafetensorsHeader makes no header.
   SafetensorsWriter(std::string path, const std::vector<SafetensorsEntry>& entries,
                     const SafetensorsMetadata& metadata);
 
