@@ -1,7 +1,12 @@
 #include "runtime/base/flags.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <iostream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -270,6 +275,52 @@ TEST_F(FlagsTest, RunMainReportsOtherExceptionsAndBadFlags) {
   EXPECT_EQ(outcome.code, 1);
   EXPECT_EQ(outcome.err, "error: unknown flag --layer: did you mean --layers?\n");
   EXPECT_FALSE(outcome.ran);
+}
+
+// What RunMain gives where stdout is a full disk, and what it says on stderr.
+Outcome RunOnAFullDisk(std::vector<const char*> arguments, const std::function<int()>& body) {
+  std::fflush(stdout);
+  const int before = dup(STDOUT_FILENO);
+  const int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+  EXPECT_TRUE(before >= 0 && full >= 0 && dup2(full, STDOUT_FILENO) == STDOUT_FILENO);
+  close(full);
+  testing::internal::CaptureStderr();
+  arguments.insert(arguments.begin(), "train");
+  Outcome outcome;
+  outcome.code = RunMain(static_cast<int>(arguments.size()), arguments.data(), Usage(), body);
+  outcome.err = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(dup2(before, STDOUT_FILENO), STDOUT_FILENO);
+  close(before);
+  std::clearerr(stdout);
+  std::cout.clear();
+  return outcome;
+}
+
+// `train > log` on a full disk has lost its output, and must not look as if all were well.
+TEST_F(FlagsTest, RunMainReportsAStdoutThatCannotBeWritten) {
+  const auto print = [](bool flushes, int code) {
+    return [=] {
+      std::printf("step 1");
+      if (flushes) std::fflush(stdout);
+      return code;
+    };
+  };
+  const Outcome at_the_end = RunOnAFullDisk({}, print(/*flushes=*/false, 0));
+  EXPECT_EQ(at_the_end.code, 1);
+  EXPECT_EQ(at_the_end.err, "error: cannot write stdout: No space left on device\n");
+  const Outcome before = RunOnAFullDisk({}, print(/*flushes=*/true, 0));
+  EXPECT_EQ(before.code, 1);
+  EXPECT_EQ(before.err, "error: cannot write stdout: some of what was printed is lost\n");
+  for (const char* const flag : {"--help", "--version", "--print_config"}) {
+    const Outcome of_flag = RunOnAFullDisk({flag}, [] { return 0; });
+    EXPECT_EQ(of_flag.code, 1) << flag;
+    EXPECT_THAT(of_flag.err, HasSubstr("error: cannot write stdout: ")) << flag;
+  }
+  // A code says more; and who prints nothing loses nothing.
+  EXPECT_EQ(RunOnAFullDisk({}, print(/*flushes=*/false, 143)).code, 143);
+  const Outcome silent = RunOnAFullDisk({}, [] { return 0; });
+  EXPECT_EQ(silent.code, 0);
+  EXPECT_EQ(silent.err, "");
 }
 
 TEST(UserPathTest, RelativePathsAreTakenFromWhereTheUserStands) {
