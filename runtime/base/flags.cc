@@ -1,6 +1,9 @@
 #include "runtime/base/flags.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <optional>
@@ -160,6 +163,17 @@ int Fail(absl::string_view message) {
   return 1;
 }
 
+// What was printed and is still on its way goes out here, and streams keep that something was lost before, though not why.
+// Errors: ResourceExhausted if not all of it came to where stdout leads, such as a file on a full disk.
+void RequireStdoutIsWritten() {
+  const bool is_flushed = std::fflush(stdout) == 0;
+  const int error = errno;
+  std::cout.flush();
+  if (is_flushed && std::ferror(stdout) == 0 && !std::cout.fail()) return;
+  Throw(absl::StatusCode::kResourceExhausted,
+        "cannot write stdout: ", is_flushed ? "some of what was printed is lost" : std::strerror(error));
+}
+
 }  // namespace
 
 ParsedFlags ParseFlags(int argc, const char* const* argv, const FlagsUsage& usage) {
@@ -216,12 +230,14 @@ int RunMain(int argc, const char* const* argv, const FlagsUsage& usage,
             const std::function<int(const ParsedFlags&)>& body) {
   try {
     const ParsedFlags parsed = ParseFlags(argc, argv, usage);
-    if (!parsed.help && !parsed.version && !parsed.print_config) return body(parsed);
-    std::cout << (parsed.help      ? FlagsHelp(usage)
-                  : parsed.version ? VersionLine()
-                                   : EffectiveConfig(usage))
-              << std::flush;
-    return 0;
+    int code = 0;
+    if (parsed.help || parsed.version || parsed.print_config) {
+      std::cout << (parsed.help ? FlagsHelp(usage) : parsed.version ? VersionLine() : EffectiveConfig(usage));
+    } else {
+      code = body(parsed);
+    }
+    if (code == 0) RequireStdoutIsWritten();
+    return code;
   } catch (const std::exception& error) {
     WriteErrorFile(error.what());
     return Fail(error.what());

@@ -42,7 +42,8 @@ std::string VersionLine();
 
 // Parses the flags and returns what `body` returns: the exit code of the program. --help, --version and --print_config
 // (EffectiveConfig) print on stdout and give 0. An exception of either prints one line, "error: ...", on stderr and gives 1; a
-// launcher that has named a file for it finds it there (runtime/base/error_file.h).
+// launcher that has named a file for it finds it there (runtime/base/error_file.h). Likewise where it would give 0, but stdout
+// cannot be written, as on a full disk.
 int RunMain(int argc, const char* const* argv, const FlagsUsage& usage,
             const std::function<int(const ParsedFlags&)>& body);
 int RunMain(int argc, const char* const* argv, const FlagsUsage& usage, const std::function<int()>& body);
