@@ -51,6 +51,12 @@ said=$("$folder/run" --only=tests,kernels --log_format=json)
 expect '{"name":"good_test_on_gpu","passed":12,"failed":0,"seconds":' "$said"
 [[ $said != *gpt2* ]] || fail "--only: $said"
 
+# Blanks separate as commas do: what is named after one runs, too.
+for several in 'rules, training' 'rules training'; do
+  said=$("$folder/run" "--only=$several" 2>&1) || fail "--only='$several': $said"
+  [[ $said == *$'\n2 passed, 0 failed' ]] || fail "--only='$several' left something out: $said"
+done
+
 stand_in bad_test_on_gpu 'a.cc:3: Failure
 [  PASSED  ] 3 tests.
 [  FAILED  ] 2 tests, listed below:' 1
