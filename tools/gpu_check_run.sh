@@ -6,7 +6,7 @@
 #   run                       a table
 #   run --log_format=json     one object per line: {"name":...,"passed":N,"failed":N,"seconds":x} of tests and programs, and the
 #                             figures as benchmarks print them: {"name":...,"value":x,"unit":...,"limit":x,"ratio":x,...}
-#   run --only=tests          tests, rules, training, kernels or gpt2, separated by commas; nccl, which is left out otherwise:
+#   run --only=tests          tests, rules, training, kernels or gpt2, separated by commas or blanks; nccl, which is left out otherwise:
 #                             the contract of communicators over NCCL, by ranks that share the GPU
 #
 # The last line of the table is "N passed, N failed". Exits with 1 if anything failed; a figure below its target has not.
@@ -41,6 +41,7 @@ if [[ ! $only =~ [^,[:space:]] ]]; then
   echo "error: --only=$only: expected some of tests, rules, training, kernels, gpt2, nccl" >&2
   exit 1
 fi
+only=${only//[[:space:]]/,}  # as the loop above has read it
 wants() { [[ ,$only, == *,$1,* ]]; }
 
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" || exit 1
