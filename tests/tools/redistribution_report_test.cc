@@ -66,6 +66,23 @@ TEST(RedistributionReportTest, TextForms) {
   EXPECT_EQ(ParseRedistributionQuery("a=2", "", "f32", "P{a}", "[]").from.ToString(), "[] P{a0}");
 }
 
+// Bytes of all ranks and of all steps are added up in 64 bits.
+TEST(RedistributionReportTest, WhatCannotBeCounted) {
+  const auto message = [](absl::string_view shape) {
+    return MessageOf([&] { ParseRedistributionQuery("a=4", shape, "f32", "[a, -]", "[-, -]"); });
+  };
+  const std::string expected = " on mesh a=4: expected at most 2^58 bytes, if each rank had the whole";
+  for (const std::string shape :
+       {"9223372036854775807, 1", "3037000500, 3037000500", "18014398509481985, 1"}) {
+    EXPECT_EQ(message(shape), "shape f32[" + shape + "]" + expected);
+  }
+  // One without an element has extents, too, and they are cut into pieces.
+  EXPECT_EQ(message("9223372036854775807, 0"), "shape f32[9223372036854775807, 0]" + expected);
+  const RedistributionReport most = Report("a=4", "18014398509481984", "P{a}", "[-]");  // 2^54 of 4 bytes
+  EXPECT_EQ(most.total_bytes, 4 * 2 * (int64_t{3} << 54));  // each rank sends three quarters twice
+  EXPECT_EQ(most.fraction, 1.5);
+}
+
 TEST(RedistributionReportTest, Misuse) {
   EXPECT_EQ(MessageOf([] { Report("a=2", "4,x", "[a, -]", "[-, -]"); }),
             "cannot read shape \"4,x\": expected extents separated by commas, got 'x'");
