@@ -32,6 +32,20 @@ Shape ParseShape(absl::string_view text) {
   return shape;
 }
 
+// A step moves at most twice these bytes, and a plan has few steps: what is added up stays within 64 bits. An extent of 0 makes
+// no other one small: pieces are cut of each.
+// Errors: InvalidArgument if `type`, whole on every rank, has too many.
+void RequireCountable(const TensorType& type, const DeviceMesh& mesh) {
+  constexpr int64_t kMostBytes = int64_t{1} << 58;
+  int64_t num_bytes = 0;
+  bool fits = !__builtin_mul_overflow(ItemSize(type.dtype), mesh.num_ranks(), &num_bytes);
+  for (int64_t extent : type.shape) {
+    fits = fits && !__builtin_mul_overflow(num_bytes, std::max<int64_t>(1, extent), &num_bytes);
+  }
+  WEFT_REQUIRE(fits && num_bytes <= kMostBytes, "shape ", type.ToString(), " on mesh ", mesh.ToString(),
+               ": expected at most 2^58 bytes, if each rank had the whole");
+}
+
 Layout ParseLayout(absl::string_view text, const Shape& shape, const DeviceMesh& mesh) {
   const absl::string_view stripped = absl::StripAsciiWhitespace(text);
   const bool is_bare = absl::StartsWith(stripped, "P");
@@ -52,6 +66,7 @@ RedistributionQuery ParseRedistributionQuery(absl::string_view mesh, absl::strin
   query.mesh = DeviceMesh::Parse(mesh);
   query.type.shape = ParseShape(shape);
   query.type.dtype = ParseDType(dtype);
+  RequireCountable(query.type, query.mesh);
   query.from = ParseLayout(from, query.type.shape, query.mesh);
   query.to = ParseLayout(to, query.type.shape, query.mesh);
   return query;

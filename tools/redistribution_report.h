@@ -55,7 +55,7 @@ RedistributionReport ReportRedistribution(const RedistributionQuery& query, cons
 
 // Reads a query. `shape`: "4096,4096", "" for a scalar; layouts in Layout::Parse's form, where "P{a:max}"
 // alone means that no dim is split; blanks free.
-// Errors: InvalidArgument with the text.
+// Errors: InvalidArgument with the text; for a shape of more than 2^58 bytes, whole on every rank.
 RedistributionQuery ParseRedistributionQuery(absl::string_view mesh, absl::string_view shape,
                                              absl::string_view dtype, absl::string_view from,
                                              absl::string_view to);

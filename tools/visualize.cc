@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "runtime/base/error.h"
@@ -32,11 +33,13 @@ FlagsUsage Usage() {
 }
 
 Shape ParseShape(const std::string& text) {
+  constexpr int64_t kMost = int64_t{1} << 62;  // pieces of one size may end behind the extent
   Shape shape;
-  for (absl::string_view word : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
+  if (absl::StripAsciiWhitespace(text).empty()) return shape;
+  for (absl::string_view word : absl::StrSplit(text, ',')) {
     int64_t extent = 0;
-    WEFT_REQUIRE(absl::SimpleAtoi(word, &extent) && extent >= 0, "--shape=", text,
-                 ": expected extents by comma, 0 or more each, got '", word, "'");
+    WEFT_REQUIRE(absl::SimpleAtoi(word, &extent) && extent >= 0 && extent <= kMost, "--shape=", text,
+                 ": expected extents by comma, 0 to 2^62 each, got '", absl::StripAsciiWhitespace(word), "'");
     WEFT_REQUIRE(shape.ndim() < Shape::kMaxDims, "--shape=", text, ": at most ", Shape::kMaxDims, " dims");
     shape.push_back(extent);
   }
