@@ -91,6 +91,9 @@ bad() {
 bad "unknown kind of fault 'ranks': expected one of rank, stop, agent, guard, both, disk, flip, short, clock, store, host, hosts, freeze, pause, unplug" --kinds=ranks
 for kind in freeze unplug; do bad "expected --nodes above 1" --kinds=rank,$kind; done
 bad "expected at least one of each" --kills=0
+# Before the job has been trained in peace.
+for patience in 0 -1; do bad "--patience=$patience: expected seconds of at least 1" --patience=$patience; done
+for away in -1s inf 25h; do bad "--store_away=$away: expected 0 to 24h" --store_away=$away; done
 bad "there is no program '/nonexistent'" --train_gpt=/nonexistent
 bad "without any fault the job ends with exit code 1" --train_flags=--forgets=nothing
 
