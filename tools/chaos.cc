@@ -130,7 +130,17 @@ std::string ProgramOf(absl::string_view flag) {
   return std::filesystem::absolute(IsGiven(flag) ? UserPath(path) : path).string();
 }
 
+// Errors: InvalidArgument for times that would fail, or overflow, after the job in peace.
+void CheckTimes() {
+  const int patience = absl::GetFlag(FLAGS_patience);
+  WEFT_REQUIRE(patience >= 1, "--patience=", patience, ": expected seconds of at least 1");
+  const absl::Duration away = absl::GetFlag(FLAGS_store_away);
+  WEFT_REQUIRE(away >= absl::ZeroDuration() && away <= absl::Hours(24),
+               "--store_away=", absl::FormatDuration(away), ": expected 0 to 24h");
+}
+
 ChaosOptions OptionsFromFlags(const std::string& folder) {
+  CheckTimes();
   ChaosOptions options = {.plan = FaultPlanOptions{.count = absl::GetFlag(FLAGS_kills),
                                                    .seed = absl::GetFlag(FLAGS_seed),
                                                    .kinds = {},
