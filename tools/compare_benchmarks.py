@@ -63,6 +63,8 @@ def read_text(path):
             return opened.read()
     except OSError as problem:
         raise Problem(f"{path}: {problem.strerror}") from problem
+    except UnicodeDecodeError as problem:
+        raise Problem(f"{path}: no text in UTF-8") from problem
 
 
 def figures_of(text, path):
@@ -153,9 +155,11 @@ def verdict(name, unit, before, now):
         change, tolerance = now - before, EXPONENT_TOLERANCE
         may_be = f"by {tolerance} at most"
     else:
+        tolerance = tolerance_of(name, unit)
+        if before > 0 == now and unit in MORE_IS_BETTER:
+            return f"WORSE, by {tolerance:.0%} at most"
         if before <= 0 or now <= 0:
             return "" if before == now else "not judged: no ratio"
-        tolerance = tolerance_of(name, unit)
         # Twice as slow is as bad in tokens/s as in seconds.
         change = (now / before if unit in LESS_IS_BETTER else before / now) - 1
         may_be = f"by {tolerance:.0%} at most"

@@ -116,6 +116,10 @@ class CompareBenchmarksTest(unittest.TestCase):
         self.assertTrue(lines[1].endswith("not judged: the baseline is in us"), lines[1])
         self.assertEqual(lines[2], "1 figures, 0 worse; 1 not judged")
 
+    def test_what_fell_to_nothing(self):
+        self.assertEqual(self.compare_one("tokens/s", 100, 0)[:2], (1, "WORSE, by 15% at most"))
+        self.assertEqual(self.compare_one("ns", 100, 0)[:2], (0, "not judged: no ratio"))
+
     def test_what_is_no_number(self):
         self.assertEqual(self.compare_one("ns", 100, math.nan)[:2], (1, "WORSE, not a finite number"))
         self.assertEqual(self.compare_one("GB/s", 100, math.inf)[:2], (1, "WORSE, not a finite number"))
@@ -166,6 +170,9 @@ class CompareBenchmarksTest(unittest.TestCase):
         broken = self.file("broken", '{"name": \n')
         self.assertTrue(self.run_tool(broken)[0].startswith(f"error: {broken}:1: no JSON: "))
         self.assertEqual(self.run_tool(f"{self.folder}/none")[0], f"error: {self.folder}/none: No such file or directory")
+        with open(f"{self.folder}/bytes", "wb") as opened:
+            opened.write(b"\xff\xfe")
+        self.assertEqual(self.run_tool(f"{self.folder}/bytes")[0], f"error: {self.folder}/bytes: no text in UTF-8")
         mixed = self.file("mixed", line("x", 1, "ns") + line("x", 1, "us"))
         self.assertEqual(self.run_tool(mixed)[0], f"error: {mixed}: x is in us, and in ns elsewhere")
         fine = self.file("fine", line("x", 1, "ns"))
