@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <memory>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "runtime/base/error.h"
@@ -69,6 +70,31 @@ TEST(FileAllocatorTest, BlocksAreAlignedWritableAndDisjoint) {
     for (int64_t at = 0; at < block.size; ++at) ASSERT_EQ(block.data[at], block.fill);
     allocator->Deallocate(block.data, block.size);
   }
+  EXPECT_EQ(allocator->stats().live_bytes, 0);
+}
+
+// As other allocators' blocks: a thread may be given the address that another one has just given back to the system.
+TEST(FileAllocatorTest, ThreadsHaveBlocksOfTheirOwn) {
+  constexpr int64_t kKibibyte = 1 << 10;
+  // So little that a block of one size takes the place of those of others.
+  const std::shared_ptr<Allocator> allocator = MakeFileAllocator(Folder(), /*cap_bytes=*/1024 * kKibibyte);
+  int num_lost[2] = {};
+  const auto use = [&](int thread) {
+    std::mt19937 random(thread);
+    for (int i = 0; i < 5000; ++i) {
+      const auto size = static_cast<int64_t>(65 + random() % 400) * kKibibyte;
+      auto* const data = static_cast<char*>(allocator->Allocate(size));
+      const char fill = static_cast<char>(2 * (i % 60) + 1 + thread);
+      data[0] = data[size - 1] = fill;
+      std::this_thread::yield();
+      if (data[0] != fill || data[size - 1] != fill) ++num_lost[thread];
+      allocator->Deallocate(data, size);
+    }
+  };
+  std::thread other([&] { use(1); });
+  use(0);
+  other.join();
+  EXPECT_EQ(num_lost[0] + num_lost[1], 0);
   EXPECT_EQ(allocator->stats().live_bytes, 0);
 }
 
