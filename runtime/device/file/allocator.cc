@@ -73,8 +73,8 @@ class FileAllocator final : public PooledAllocator {
 
   void ReturnToSystem(void* block, int64_t num_bytes) noexcept override {
     const int64_t length = RoundUpToExtent(num_bytes);
-    munmap(block, length);
     const std::lock_guard<std::mutex> lock(mutex_);
+    munmap(block, length);  // under the lock: from here on another thread may be given the address
     const auto found = offsets_.find(block);
     GiveRun(found->second, length);
     offsets_.erase(found);
