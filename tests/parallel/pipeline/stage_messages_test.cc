@@ -230,6 +230,19 @@ TEST(StageMessagesTest, WhatIsUndefinedIsHandedOnSo) {
   }
 }
 
+// The same where what segments make is computed again in backward: of two on one device, and of each on its rank.
+TEST(StageMessagesTest, WhatIsUndefinedMayBeComputedAgain) {
+  const Plan again = {{"layers.*", Recompute({.every = 2})}};
+  const std::map<std::string, std::vector<double>> expected = StepOfMasked("", {}, "");
+  EXPECT_EQ(StepOfMasked("", again, ""), expected);
+  const std::map<std::string, std::vector<double>> actual =
+      StepOfMasked("pp=2", StagedPlan().Merge(again), "1f1b");
+  ASSERT_EQ(actual.size(), expected.size());
+  for (const auto& [name, numbers] : expected) {
+    EXPECT_THAT(actual.at(name), testing::Pointwise(testing::DoubleNear(1e-9), numbers)) << name;
+  }
+}
+
 // A hook that is hung between two runs makes other outputs of inputs alike: the next stage does not know, and another executor
 // tells it.
 TEST(StageMessagesTest, WhatIsNoLongerHandedOnAsBeforeIsSaid) {
