@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
 #include "dtensor/autograd/backward_pass.h"
 #include "dtensor/tape/saved_value.h"
 #include "dtensor/tape/tape_node.h"
@@ -84,6 +86,20 @@ bool TrainsOutsideModules(RankState& state) {
   return state.training();
 }
 
+// What is expected of an output whenever the function runs.
+struct OutputKind {
+  TensorType type;
+  Layout layout;
+
+  bool operator==(const OutputKind&) const = default;
+};
+
+// Nothing for one that is undefined.
+std::optional<OutputKind> KindOf(const DTensor& output) {
+  if (!output.defined()) return std::nullopt;
+  return OutputKind{.type = output.type(), .layout = output.layout()};
+}
+
 // A call of a function that is run again. Its operands are the inputs, then the other ends of the function's history
 // (FindEnds): what lies behind those is the outer pass's.
 class RecomputeNode final : public TapeNode {
@@ -100,10 +116,7 @@ class RecomputeNode final : public TapeNode {
         syncs_(state.syncs_gradients()),
         autocast_(state.autocast()) {
     for (const DTensor& input : inputs) inputs_.push_back(input.defined() ? SavedValue(input) : SavedValue());
-    for (const DTensor& output : outputs) {
-      types_.push_back(output.type());
-      layouts_.push_back(output.layout());
-    }
+    for (const DTensor& output : outputs) kinds_.push_back(KindOf(output));
   }
 
   std::string Name() const override { return "Recompute"; }
@@ -128,8 +141,7 @@ class RecomputeNode final : public TapeNode {
   const bool trains_;
   const bool syncs_;  // what functions within recompute may go by that (ModuleRecompute::last_microbatch)
   const std::optional<DType> autocast_;
-  std::vector<TensorType> types_;  // of the outputs
-  std::vector<Layout> layouts_;
+  std::vector<std::optional<OutputKind>> kinds_;  // of the outputs
   // Where the history of the last run of the function ends: for each input, null for one without a history.
   std::vector<IntrusivePtr<TapeNode>> cut_;
   // What a run for some of the operands has left to the one for the others.
@@ -150,9 +162,16 @@ void RecomputeNode::CheckMayRun(MeshContext& context) const {
 }
 
 void RecomputeNode::CheckOutput(size_t index, const DTensor& output) const {
-  if (output.type() == types_[index] && output.layout() == layouts_[index]) return;
-  Throw(absl::StatusCode::kFailedPrecondition, "Recompute: output ", index, " was ", types_[index].ToString(),
-        " ", layouts_[index].ToString(output.context()->mesh()), " in forward and is ", output.ToString(),
+  const std::optional<OutputKind>& kind = kinds_[index];
+  if (KindOf(output) == kind) return;
+  std::string was = "undefined";
+  if (kind) {
+    was = absl::StrCat(
+        kind->type.ToString(), " ",
+        output.defined() ? kind->layout.ToString(output.context()->mesh()) : kind->layout.ToString());
+  }
+  Throw(absl::StatusCode::kFailedPrecondition, "Recompute: output ", index, " was ", was,
+        " in forward and is ", output.ToString(),
         " in backward; the function has to do the same whenever it runs");
 }
 
@@ -176,8 +195,8 @@ DTensors RecomputeNode::RunAgain(MeshContext& context) {
   const KeptResultsGuard kept(state, kept_.keeps_any() ? &kept_ : nullptr);
   const MemoryKindGuard kind(*context.allocator(), MemoryKind::kSaved);
   DTensors outputs = function_(inputs);
-  if (outputs.size() != types_.size()) {
-    Throw(absl::StatusCode::kFailedPrecondition, "Recompute: the function made ", types_.size(),
+  if (outputs.size() != kinds_.size()) {
+    Throw(absl::StatusCode::kFailedPrecondition, "Recompute: the function made ", kinds_.size(),
           " outputs in forward and ", outputs.size(), " in backward");
   }
   return outputs;
@@ -246,8 +265,7 @@ DTensors Recompute(std::function<DTensors(const DTensors&)> function, const DTen
   for (TapeNode::Edge& end : FindEnds(made, since)) edges.push_back(std::move(end));
   DTensors outputs;
   for (const DTensor& output : made) {
-    WEFT_REQUIRE(output.defined(), "Recompute: output ", outputs.size(), " of the function is undefined");
-    outputs.push_back(WithoutHistory(output));
+    outputs.push_back(output.defined() ? WithoutHistory(output) : DTensor());
   }
   const IntrusivePtr<TapeNode> node(new RecomputeNode(state, std::move(edges), since, inputs,
                                                       std::move(function), std::move(kept), std::move(random),

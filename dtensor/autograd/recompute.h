@@ -12,7 +12,7 @@ namespace weft {
 
 // Calls `function` on `inputs` and returns what it returns, whose history is one node: of all that the function computes
 // the tape keeps the inputs, and the results of calls of the ops in `keep`. Backward runs the function again, on the same
-// inputs and with the same random bits, and goes through that.
+// inputs and with the same random bits, and goes through that. Of its inputs all but one may be undefined, of its outputs any.
 //
 // `function` does the same whenever it runs: it depends on its inputs, on parameters, and on what does not change
 // before backward; it is kept, with what it captures, until the history goes. Values that it captures have gradients,
