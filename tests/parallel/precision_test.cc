@@ -236,6 +236,40 @@ TEST(PrecisionTest, PlansSayIt) {
   });
 }
 
+// Its second output is the mask that it was given, or none.
+class Masked : public Module {
+ public:
+  Masked(Module* parent, std::string name) : Module(parent, std::move(name)) {}
+  DTensors operator()(const DTensor& x, const DTensor& mask) {
+    return CallModule(*this, {x, mask}, /*num_outputs=*/2);
+  }
+
+ protected:
+  DTensors ForwardTensors(const DTensors& x) override { return {Tanh(x[0]), x[1]}; }
+};
+
+class Masking : public Module {
+ public:
+  Masked layer{this, "layer"};
+};
+
+TEST(PrecisionTest, AnOutputThatIsUndefinedStaysSo) {
+  RunRanks(1, [](World& world) {
+    Masking model;
+    const Plan plan = {{"layer", Precision({.param = DType::kBF16, .output = DType::kF32})}};
+    const auto context = Parallelize(model, world, DeviceMesh(), plan);
+    const HookHandle hook = model.layer.AddAfterForward([](Module&, const DTensor& y) {
+      EXPECT_TRUE(y.defined());
+      return y;
+    });
+    const DTensor x = Full(context, DType::kF32, {2, 3}, 0.5);
+    const DTensors with = model.layer(x, x), without = model.layer(x, DTensor());
+    EXPECT_EQ(with[1].dtype(), DType::kF32);
+    EXPECT_EQ(without[0].dtype(), DType::kF32);
+    EXPECT_FALSE(without[1].defined());
+  });
+}
+
 // A module with a buffer that says its dtype and one that does not.
 class Counting : public Module {
  public:
