@@ -271,7 +271,7 @@ class ModuleCall {
 //
 // As with ModuleCall, ForwardTensors gets the inputs as the module's border has them, in their order, and what it returns
 // leaves by the border. Where a plan places the module on some of the ranks (On), the others do not run it.
-// Inputs may be undefined, and stay so.
+// Inputs may be undefined, and stay so; outputs, too, but those of a module that lies on some of the ranks.
 // Errors: InvalidArgument for another number of outputs.
 DTensors CallModule(Module& module, const DTensors& inputs, int num_outputs = 1);
 // The same with a function in place of ForwardTensors, which may read more than tensors. Such a call is not recomputed.

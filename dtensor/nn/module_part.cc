@@ -20,12 +20,10 @@ namespace {
 // What `forward` makes of the inputs, over the module's border.
 DTensors RunBody(const Module& module, const ModuleCall& call, const DTensors& inputs, int num_outputs,
                  absl::FunctionRef<DTensors(const DTensors& inputs)> forward) {
-  DTensors given;
   const DTensors made = forward(call.Inputs(inputs));
   WEFT_REQUIRE(std::ssize(made) == num_outputs, "module '", module.path(), "': expected ", num_outputs,
                " outputs, got ", made.size());
-  for (size_t i = 0; i < made.size(); ++i) given.push_back(call.Output(made[i], static_cast<int>(i)));
-  return given;
+  return call.Outputs(made);
 }
 
 }  // namespace
