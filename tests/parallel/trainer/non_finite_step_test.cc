@@ -102,6 +102,26 @@ TEST(NonFiniteStepTest, BehindAFlushTrainingGoesOnAsAnotherTrainerWould) {
   }
 }
 
+// So does a trainer that goes on after a checkpoint, as after an error, whatever the last step before that was.
+TEST(NonFiniteStepTest, BehindAStepThatIsSetTrainingGoesOnAsAnotherTrainerWould) {
+  RunRanks(2, [&](World& world) {
+    Job same(world, "dp=2", DataPlan::kFsdp), resumed(world, "dp=2", DataPlan::kFsdp);
+    for (Job* job : {&same, &resumed}) {
+      job->trainer->Step(24, [job] { return job->Loss(); });
+    }
+    same.trainer->Step(
+        24, [&] { return same.Loss() * INFINITY; });  // which has changed nothing: nothing is to be loaded
+    same.trainer->set_step(1);
+    Trainer other(resumed.model, *resumed.adamw, {.schedule = kSchedule});
+    other.set_step(1);
+    EXPECT_FALSE(same.trainer->Step(24, [&] { return same.Loss(); })->updated);
+    other.Step(24, [&] { return resumed.Loss(); });
+    EXPECT_EQ(ValuesOf(same.model), ValuesOf(resumed.model));
+    EXPECT_EQ(ValuesOf(*same.adamw), ValuesOf(*resumed.adamw));
+    EXPECT_TRUE(same.trainer->Flush()->updated);
+  });
+}
+
 // Products of rows, normalised over the batch.
 class Normalised : public Module {
  public:
