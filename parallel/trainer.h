@@ -130,9 +130,13 @@ class Trainer {
 
   Optimizer& optimizer() { return optimizer_; }
 
-  // The last step that was made, 0 before the first. Set it to go on after a checkpoint.
+  // The last step that was made, 0 before the first. Set it to go on after a checkpoint: as behind a Flush, the next step does not
+  // skip its update for the sake of one before it.
   int64_t step() const { return step_; }
-  void set_step(int64_t step) { step_ = step; }
+  void set_step(int64_t step) {
+    step_ = step;
+    norm_before_ = DTensor();
+  }
 
  private:
   // A step whose record is to come, or has: what makes its forward again, and the count of it.
