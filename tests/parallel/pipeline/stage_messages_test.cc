@@ -235,11 +235,14 @@ TEST(StageMessagesTest, WhatIsUndefinedMayBeComputedAgain) {
   const Plan again = {{"layers.*", Recompute({.every = 2})}};
   const std::map<std::string, std::vector<double>> expected = StepOfMasked("", {}, "");
   EXPECT_EQ(StepOfMasked("", again, ""), expected);
-  const std::map<std::string, std::vector<double>> actual =
-      StepOfMasked("pp=2", StagedPlan().Merge(again), "1f1b");
-  ASSERT_EQ(actual.size(), expected.size());
-  for (const auto& [name, numbers] : expected) {
-    EXPECT_THAT(actual.at(name), testing::Pointwise(testing::DoubleNear(1e-9), numbers)) << name;
+  for (const char* schedule : {"1f1b", "zb_h1"}) {
+    const std::map<std::string, std::vector<double>> actual =
+        StepOfMasked("pp=2", StagedPlan().Merge(again), schedule);
+    ASSERT_EQ(actual.size(), expected.size()) << schedule;
+    for (const auto& [name, numbers] : expected) {
+      EXPECT_THAT(actual.at(name), testing::Pointwise(testing::DoubleNear(1e-9), numbers))
+          << schedule << ": " << name;
+    }
   }
 }
 
