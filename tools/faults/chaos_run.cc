@@ -153,8 +153,11 @@ class ChaosRun {
   }
 
   void Hurt(const PlannedFault& fault) {
-    AwaitMoment(fault);
-    if (!job_->IsRunning()) return;  // it has come to its end before
+    for (AwaitMoment(fault); !job_->IsRunning(); AwaitMoment(fault)) {
+      if (job_->HasEndedWell()) return;  // it has come to its end before
+      job_->Revive();                    // by the fault before, which was seen late
+    }
+    report_.in_save += fault.moment == Moment::kSave ? 1 : 0;
     job_->Pump(milliseconds(0));
     const bool in_restart = IsInRestart(fault.moment) && job_->num_lines() == lines_before_;
     if (!in_restart && times_.num_waiting() > 0) AwaitStep();  // the restart was faster
@@ -199,10 +202,8 @@ class ChaosRun {
     for (double longest = 0.02;; longest /= 2) {
       AwaitOrThrow(is_saving, "save after step", job_->last_step(), milliseconds(0));
       job_->PumpFor(fault.delay * longest);
-      if (is_saving()) break;
-      if (!job_->IsRunning()) return;  // the job has come to its end meanwhile
+      if (is_saving() || !job_->IsRunning()) return;
     }
-    ++report_.in_save;
   }
 
   void AwaitMeeting(double delay) {
