@@ -140,16 +140,14 @@ run_peer() {
 
 # run_pumped NAME PLAN: steps that wait for nobody, while others send as much as a step of the plan does.
 run_pumped() {
-  local ends
+  local ends=()
   ip netns exec host1 python3 "$report" pump_there 10.77.0.2 "$2" 2>pump1.err &
-  ends=$!
+  ends+=($!)
   ip netns exec host0 python3 "$report" pump_here 10.77.0.2 "$2" 2>pump0.err &
-  ends="$ends $!"
+  ends+=($!)
   run "$1" "$own_pieces" "--plan=$PWD/plan.$2.json" "--steps=$steps"
-  # shellcheck disable=SC2086  # two process numbers
-  kill $ends || { echo "error: $1: what moves beside has ended: $(tail -1 pump0.err) $(tail -1 pump1.err)" >&2; exit 1; }
-  # shellcheck disable=SC2086
-  wait $ends 2>/dev/null
+  kill "${ends[@]}" || { echo "error: $1: what moves beside has ended: $(tail -1 pump0.err) $(tail -1 pump1.err)" >&2; exit 1; }
+  wait "${ends[@]}" 2>/dev/null
 }
 
 shape "$rate"

@@ -51,7 +51,7 @@ def send(address):
 
 
 def pump(connection, plan):
-    sent = int(median([read(f"{plan}.free.1")], "comm_bytes") / 2)
+    data = bytes(int(sent_by_rank([read(f"{plan}.free.1")])))
     seconds = median([read(f"{plan}.own_pieces.1")], "step_ms") / 1e3
 
     def drain():
@@ -59,7 +59,6 @@ def pump(connection, plan):
             pass
 
     threading.Thread(target=drain, daemon=True).start()
-    data = bytes(sent)
     begin = time.monotonic()
     while True:
         connection.sendall(data)
@@ -97,6 +96,11 @@ def link_rate():
         return float(file.read())
 
 
+def sent_by_rank(runs):
+    """Bytes per step by the ledger: of two ranks, each sends half of what they lack together."""
+    return median(runs, "comm_bytes") / 2
+
+
 def sent_by_peer(runs):
     """Bytes on the cable per step: between the steps that count, without what the job sends to begin and to end."""
     return statistics.median((steps[-1]["sent"] - steps[NUM_WARMUP - 1]["sent"]) / (len(steps) - NUM_WARMUP) for steps, _ in runs)
@@ -114,7 +118,7 @@ def figures(plan, pairs):
     losses = [[(step["loss"], step["grad_norm"]) for step in steps] for all_of in runs.values() for steps, _ in all_of]
     if any(other != losses[0] for other in losses):
         sys.exit(f"error: {plan}: losses differ between runs that differ only in the link and the schedule")
-    sent = median(runs["shaped"], "comm_bytes") / 2  # of two ranks, each sends half of what they lack together
+    sent = sent_by_rank(runs["shaped"])
     for steps, num_bytes in runs["shaped"]:
         if num_bytes < sent * len(steps):
             sys.exit(f"error: {plan}: the cable carried {num_bytes} bytes, the ledger counts {sent * len(steps):.0f}")
@@ -149,7 +153,7 @@ def peer(plan, pairs):
     own = {kind: [read(f"{plan}.{kind}.{i + 1}") for i in range(pairs)] for kind in ("free", "shaped")}
     own_step = {kind: median(all_of, "step_ms") for kind, all_of in own.items()}
     ours = own_step["shaped"]
-    own_exposed = exposed_of(own_step, median(own["shaped"], "comm_bytes") / 2, rate)
+    own_exposed = exposed_of(own_step, sent_by_rank(own["shaped"]), rate)
     figure(f"overlap/{plan}/peer_exposed", exposed, None, f"PyTorch, {sizes} sizes, of the bytes on the cable")
     figure(f"overlap/{plan}/peer_step", step["shaped"] / step["free"], None, f"of {step['free']:.0f} ms unshaped")
     figure(f"overlap/{plan}/ahead", step["shaped"] / ours, 1, f"PyTorch's {step['shaped']:.0f} ms over our {ours:.0f} ms",

@@ -155,13 +155,12 @@ def verdict(name, unit, before, now):
         change, tolerance = now - before, EXPONENT_TOLERANCE
         may_be = f"by {tolerance} at most"
     else:
-        tolerance = tolerance_of(name, unit)
-        if before > 0 == now and unit in MORE_IS_BETTER:
-            return f"WORSE, by {tolerance:.0%} at most"
-        if before <= 0 or now <= 0:
+        fell_to_nothing = before > 0 == now and unit in MORE_IS_BETTER
+        if (before <= 0 or now <= 0) and not fell_to_nothing:
             return "" if before == now else "not judged: no ratio"
+        tolerance = tolerance_of(name, unit)
         # Twice as slow is as bad in tokens/s as in seconds.
-        change = (now / before if unit in LESS_IS_BETTER else before / now) - 1
+        change = math.inf if fell_to_nothing else (now / before if unit in LESS_IS_BETTER else before / now) - 1
         may_be = f"by {tolerance:.0%} at most"
     if change > tolerance:
         return f"WORSE, {may_be}"

@@ -3,8 +3,8 @@
 Looks at $CUDA_HOME, then /usr/local/cuda. `--repo_env=WEFT_CUDA=0` makes it the stand-in;
 `--repo_env=WEFT_CUDA_ARCHS=80,90` picks the architectures, of which the last is also there as PTX.
 `--repo_env=WEFT_CUDA_QUICK=1` hardly optimises, which takes nvcc 13 a third of the time: for a check that everything compiles. It
-is not for running: at cicc -O1 nvcc 13.0 reads a kernel's parameter that a function takes by reference from a wrong address
-(DequantizeKernel, block_quantize.cu).
+is not for running: nothing has run so with --Ofast-compile, and at cicc -O1 nvcc 13.0 reads a kernel's parameter that a function
+takes by reference from a wrong address (DequantizeKernel, block_quantize.cu).
 """
 
 # name: (header that shows it is there, link option)

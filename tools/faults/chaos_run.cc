@@ -155,7 +155,7 @@ class ChaosRun {
   void Hurt(const PlannedFault& fault) {
     for (AwaitMoment(fault); !job_->IsRunning(); AwaitMoment(fault)) {
       if (job_->HasEndedWell()) return;  // it has come to its end before
-      job_->Revive();                    // by the fault before, which was seen late
+      job_->Revive();                    // it has ended by the fault before, which was seen late
     }
     report_.in_save += fault.moment == Moment::kSave ? 1 : 0;
     job_->Pump(milliseconds(0));

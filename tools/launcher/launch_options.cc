@@ -146,13 +146,6 @@ void ReadEndpoint(absl::string_view flag, const std::string& text, LaunchOptions
   options->address = std::string(host);
 }
 
-// A time of at least `least`, as whole milliseconds.
-std::chrono::milliseconds ReadTime(absl::string_view flag, absl::Duration value, absl::Duration least) {
-  WEFT_REQUIRE(value >= least && value <= absl::Hours(24), "--", flag, "=", absl::FormatDuration(value),
-               ": expected ", absl::FormatDuration(least), " to 24h");
-  return absl::ToChronoMilliseconds(value);
-}
-
 void ReadStore(LaunchOptions* options) {
   options->store_apart = !absl::GetFlag(FLAGS_store).empty();
   options->store_grace =
@@ -276,6 +269,12 @@ void ReadLogs(LaunchOptions* options) {
 }
 
 }  // namespace
+
+std::chrono::milliseconds ReadTime(absl::string_view flag, absl::Duration value, absl::Duration least) {
+  WEFT_REQUIRE(value >= least && value <= absl::Hours(24), "--", flag, "=", absl::FormatDuration(value),
+               ": expected ", absl::FormatDuration(least), " to 24h");
+  return absl::ToChronoMilliseconds(value);
+}
 
 FlagsUsage WeftRunUsage() {
   return {

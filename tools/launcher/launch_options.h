@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "runtime/base/flags.h"
 #include "tools/launcher/stream_choice.h"
 
@@ -52,6 +54,10 @@ struct LaunchOptions {
 
   bool operator==(const LaunchOptions&) const = default;
 };
+
+// The time that a flag of weft_run or `weft_run store` gives.
+// Errors: InvalidArgument, naming the flag, for one below `least` or above a day.
+std::chrono::milliseconds ReadTime(absl::string_view flag, absl::Duration value, absl::Duration least);
 
 // The face of weft_run: what --help prints.
 FlagsUsage WeftRunUsage();

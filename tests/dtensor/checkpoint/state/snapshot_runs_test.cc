@@ -1,6 +1,7 @@
 // Runs of one job that share its memory for snapshots.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,6 +52,16 @@ struct Job {
     return begun[0];
   }
 
+  // The next life of the job, in folder "run", before it has resumed.
+  void Restart(const std::function<void(CheckpointManager& manager, State& state)>& go_on) {
+    ++generation;
+    RunRanks(kNumRanks, [&](World& world) {
+      State state = SmallState(world, kNumRanks);
+      CheckpointManager manager(world, OptionsOf(world.rank(), "run"));
+      go_on(manager, state);
+    });
+  }
+
   TestNodes nodes;
   int64_t generation = 0;
   std::shared_ptr<CrashFiles> files = std::make_shared<CrashFiles>();
@@ -79,10 +90,7 @@ void ExpectResumes(CheckpointManager& manager, State& state, int64_t step) {
 TEST(SnapshotRunsTest, EachResumeTakesTheNewest) {
   Job job(/*num_nodes=*/2);
   job.Train("run", 0, {5, 6});
-  ++job.generation;
-  RunRanks(kNumRanks, [&](World& world) {
-    State state = SmallState(world, kNumRanks);
-    CheckpointManager manager(world, job.OptionsOf(world.rank(), "run"));
+  job.Restart([](CheckpointManager& manager, State& state) {
     // As of a program that loads one part after another, or that goes back to the last step after an error.
     ExpectResumes(manager, state, 6);
     ExpectResumes(manager, state, 6);
@@ -103,11 +111,8 @@ TEST(SnapshotRunsTest, EachResumeTakesTheNewest) {
 TEST(SnapshotRunsTest, AnotherResumeTakesWhatWasWrittenOverADamagedOne) {
   Job job(/*num_nodes=*/1);
   job.Train("run", 0, {5, 6});
-  ++job.generation;
   ASSERT_EQ(job.nodes.Damage(6, 0, /*copies=*/false), 1);
-  RunRanks(kNumRanks, [&](World& world) {
-    State state = SmallState(world, kNumRanks);
-    CheckpointManager manager(world, job.OptionsOf(world.rank(), "run"));
+  job.Restart([](CheckpointManager& manager, State& state) {
     ExpectResumes(manager, state, 5);
     FillState(state, 7);
     manager.AfterStep(7, state);
@@ -119,10 +124,7 @@ TEST(SnapshotRunsTest, AnotherResumeTakesWhatWasWrittenOverADamagedOne) {
 TEST(SnapshotRunsTest, ASaveBeforeTheFirstResumeCounts) {
   Job job(/*num_nodes=*/2);
   job.Train("run", 0, {5, 6});
-  ++job.generation;
-  RunRanks(kNumRanks, [&](World& world) {
-    State state = SmallState(world, kNumRanks);
-    CheckpointManager manager(world, job.OptionsOf(world.rank(), "run"));
+  job.Restart([](CheckpointManager& manager, State& state) {
     EXPECT_EQ(manager.snapshot_step(), 6);
     FillState(state, 8);
     manager.Save(8, state);
