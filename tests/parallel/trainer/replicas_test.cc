@@ -2,11 +2,16 @@
 
 #include "parallel/replicas.h"
 
+#include <functional>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "dtensor/functions.h"
+#include "dtensor/nn/linear.h"
+#include "dtensor/optim/sgd.h"
 #include "gmock/gmock.h"
+#include "parallel/styles.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/message_of.h"
 #include "tests/parallel/trainer/trainer_job.h"
@@ -53,6 +58,48 @@ TEST(ReplicasTest, AMomentThatDiffersShows) {
     EXPECT_THAT(MessageOf([&] { job.Step(); }),
                 testing::StartsWith("step 2: parameter 'ln_f.bias' has other bits on rank 1 than on rank 0"));
   });
+}
+
+class HalfFrozen : public Module {
+ public:
+  Linear body{this, "body", 4, 3};
+  ModuleBuffer mean{this, "mean", {.shape = {3}}};
+  Linear head{this, "head", 3, 2};
+
+ protected:
+  DTensor Forward(const DTensor& x) override { return head(body(x) - mean.Value()); }
+};
+
+// What rank 0 says of the step after an element of it has changed on rank 1.
+std::string AfterDriftOf(const std::function<const DTensor&(HalfFrozen&)>& drifting) {
+  std::vector<std::string> errors(2);
+  RunRanks(2, [&](World& world) {
+    HalfFrozen model;
+    const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=2"), {{"", DataParallel("dp")}},
+                                     {.dtype = DType::kF64});
+    model.body.set_trainable(false);
+    Sgd sgd(model.TrainableParameters(), {});
+    Trainer trainer(model, sgd, {.schedule = [](int64_t) { return 0.1; }, .check_replicas_every = 1});
+    const auto step = [&] {
+      trainer.Step(/*num_tokens=*/4, [&] {
+        return Mean(Square(model(Full(context, DType::kF64, {4, 4}, 1))));
+      });
+    };
+    step();
+    if (world.rank() == 1) *drifting(model).ToLocal().data<double>() += 1;
+    errors[world.rank()] = MessageOf(step);
+  });
+  EXPECT_EQ(errors[1], errors[0]);
+  return errors[0];
+}
+
+// The optimizer has neither.
+TEST(ReplicasTest, FrozenParametersAndBuffersAreCompared) {
+  EXPECT_EQ(
+      AfterDriftOf([](HalfFrozen& model) -> const DTensor& { return model.body.weight.at_rest(); }),
+      "step 2: parameter 'body.weight' has other bits on rank 1 than on rank 0: replicas have drifted apart");
+  EXPECT_EQ(AfterDriftOf([](HalfFrozen& model) -> const DTensor& { return model.mean.Value(); }),
+            "step 2: buffer 'mean' has other bits on rank 1 than on rank 0: replicas have drifted apart");
 }
 
 }  // namespace
