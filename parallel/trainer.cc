@@ -15,6 +15,7 @@
 #include "dtensor/context/fold_in_guard.h"
 #include "dtensor/functions.h"
 #include "dtensor/optim/clip.h"
+#include "dtensor/optim/tied_names.h"
 #include "parallel/compression/communication_state.h"
 #include "parallel/stage_replicas.h"
 
@@ -296,15 +297,21 @@ DTensor Trainer::UpdateParameters(double lr, const DTensor& num_tokens) {
 void Trainer::CompareReplicasOf(int64_t step) {
   // First, since all ranks of the model are in it.
   ThrowIfDrifted(step, CompareStages());
+  // Frozen ones too, which the optimizer need not have; it may have others than the model's.
+  std::vector<Parameter*> parameters = model_.AllParameters();
+  parameters.insert(parameters.end(), optimizer_.parameters().begin(), optimizer_.parameters().end());
   std::vector<NamedValue> values;
-  for (const Parameter* parameter : optimizer_.parameters()) {
+  for (const Parameter* parameter : WithoutTiedNames(parameters)) {
     values.push_back({absl::StrCat("parameter '", parameter->path(), "'"), parameter->at_rest()});
+  }
+  for (const ModuleBuffer* buffer : model_.AllBuffers()) {
+    values.push_back({absl::StrCat("buffer '", buffer->path(), "'"), buffer->Value()});
   }
   for (const auto& [name, state] : optimizer_.State()) {
     values.push_back({absl::StrCat("the optimizer's '", name, "'"), state});
   }
   if (values.empty()) return;
-  const IntrusivePtr<MeshContext> own = optimizer_.parameters()[0]->at_rest().context()->DeviceSide();
+  const IntrusivePtr<MeshContext> own = values[0].tensor.context()->DeviceSide();
   ThrowIfDrifted(step, CompareReplicas(*own, values));
 }
 

@@ -37,8 +37,8 @@ struct TrainerOptions {
   // whose gradients overflow then changes nothing but the scale, and the next one goes on. Where gradients are compressed
   // (Communication) the host reads the scale at a step's begin, and at its end whether it was applied.
   LossScale* loss_scale = nullptr;
-  // After so many steps each, replicas of parameters and of the optimizer's state are compared bit by bit, those of stages
-  // that have a parameter in common too; 0: never.
+  // After so many steps each, replicas of the model's parameters, frozen ones too, of its buffers and of the optimizer's state
+  // are compared bit by bit, those of stages that have a parameter in common too; 0: never.
   // Cost: CompareReplicas (parallel/replicas.h) and CompareAcrossStages (parallel/stage_replicas.h): the host waits for the
   //       device then.
   int64_t check_replicas_every = 0;
