@@ -141,6 +141,11 @@ TEST(ClipTest, Misuse) {
     EXPECT_EQ(ErrorOf([&] { ComputeGlobalNorm(model.AllParameters(), 1); }),
               "ComputeGlobalNorm: no parameter has a gradient");
     EXPECT_EQ(ErrorOf([&] { ComputeGlobalNorm({}, 1); }), "ComputeGlobalNorm: no parameter has a gradient");
+    // Which would clip nothing.
+    EXPECT_EQ(ErrorOf([&] { ComputeGlobalNorm(model.AllParameters(), -1); }),
+              "ComputeGlobalNorm: expected a max_norm of at least 0, got -1");
+    EXPECT_EQ(ErrorOf([&] { ComputeGlobalNorm(model.AllParameters(), NAN); }),
+              "ComputeGlobalNorm: expected a max_norm of at least 0, got nan");
   });
 }
 

@@ -261,11 +261,17 @@ TEST(TrainerTest, MicrobatchesHaveRows) {
   });
 }
 
-TEST(TrainerTest, AnEmptyScheduleIsRefused) {
+TEST(TrainerTest, WrongOptionsAreRefused) {
   RunRanks(1, [](World& world) {
     Job job(world, "", DataPlan::kDdp);
     EXPECT_EQ(MessageOf([&] { Trainer(job.model, *job.adamw, {.schedule = nullptr}); }),
               "Trainer: expected a schedule, got an empty function");
+    EXPECT_EQ(MessageOf([&] { Trainer(job.model, *job.adamw, {.grad_clip = -1}); }),
+              "Trainer: expected a grad_clip of at least 0, got -1");
+    EXPECT_EQ(MessageOf([&] { Trainer(job.model, *job.adamw, {.grad_clip = NAN}); }),
+              "Trainer: expected a grad_clip of at least 0, got nan");
+    EXPECT_EQ(MessageOf([&] { Trainer(job.model, *job.adamw, {.check_replicas_every = -2}); }),
+              "Trainer: expected a check_replicas_every of at least 0, got -2");
   });
 }
 
