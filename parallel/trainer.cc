@@ -72,6 +72,10 @@ Trainer::Trainer(Module& model, Optimizer& optimizer, TrainerOptions options)
       optimizer_(optimizer),
       records_(context_) {
   WEFT_REQUIRE(options_.schedule, "Trainer: expected a schedule, got an empty function");
+  WEFT_REQUIRE(options_.grad_clip >= 0, "Trainer: expected a grad_clip of at least 0, got ",
+               options_.grad_clip);
+  WEFT_REQUIRE(options_.check_replicas_every >= 0,
+               "Trainer: expected a check_replicas_every of at least 0, got ", options_.check_replicas_every);
 }
 
 StepMetrics Trainer::BeginStep() {

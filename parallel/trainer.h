@@ -53,7 +53,7 @@ struct TrainerOptions {
 class Trainer {
  public:
   // `optimizer` has the parameters to train. The trainer views it and the model.
-  // Errors: InvalidArgument without a schedule.
+  // Errors: InvalidArgument without a schedule, and for a number of the options below 0.
   Trainer(Module& model, Optimizer& optimizer, TrainerOptions options = {});
 
   // One step: `loss` runs forward and returns the mean loss; then backward, global norm, clipping and the

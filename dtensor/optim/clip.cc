@@ -84,6 +84,7 @@ SumPlace SumPlaceOf(const Parameter& parameter) {
 
 GlobalNorm ComputeGlobalNorm(const std::vector<Parameter*>& parameters, double max_norm,
                              const DTensor& loss_scale, Module* model) {
+  WEFT_REQUIRE(max_norm >= 0, "ComputeGlobalNorm: expected a max_norm of at least 0, got ", max_norm);
   const std::vector<Parameter*> own = WithoutTiedNames(parameters);
   std::vector<EachCall<>> calls, host_calls;
   for (const Parameter* parameter : own) {

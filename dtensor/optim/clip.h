@@ -28,7 +28,8 @@ struct GlobalNorm {
 // `model`: what the parameters are some of. Where ranks have different stages or parts of it, those of one may have nothing
 // to train (Module::TrainableParameters), or no parameter at all, and give none: they add nothing to the sum, and wait for it like the
 // others. Null: each rank gives one at least.
-// Errors: FailedPrecondition if no parameter has a gradient; of a model in stages or parts the norm is 0 then.
+// Errors: InvalidArgument for a `max_norm` below 0; FailedPrecondition if no parameter has a gradient; of a model in stages or
+//         parts the norm is 0 then.
 GlobalNorm ComputeGlobalNorm(const std::vector<Parameter*>& parameters, double max_norm,
                              const DTensor& loss_scale = DTensor(), Module* model = nullptr);
 
