@@ -128,6 +128,10 @@ TEST(ScheduleTest, OneCycleAtItsEnds) {
             "OneCycle: expected 2 or 3 phases, got 4");
   EXPECT_EQ(InvalidArgumentMessage([] { OneCycle{.pct_start = 1.5}.At(1); }),
             "OneCycle: expected a pct_start between 0 and 1, got 1.5");
+  EXPECT_EQ(InvalidArgumentMessage([] { OneCycle{.div_factor = 0}.At(1); }),
+            "OneCycle: expected a div_factor and a final_div_factor above 0, got 0 and 10000");
+  EXPECT_EQ(InvalidArgumentMessage([] { OneCycle{.final_div_factor = -10}.At(1); }),
+            "OneCycle: expected a div_factor and a final_div_factor above 0, got 25 and -10");
 }
 
 TEST(PlateauTest, FallsWhenTheMetricStaysAndSaysWhatIsWrong) {
