@@ -85,6 +85,9 @@ double OneCycle::At(int64_t step) const {
   WEFT_REQUIRE(phases == 2 || phases == 3, "OneCycle: expected 2 or 3 phases, got ", phases);
   WEFT_REQUIRE(pct_start >= 0 && pct_start <= 1, "OneCycle: expected a pct_start between 0 and 1, got ",
                pct_start);
+  WEFT_REQUIRE(div_factor > 0 && final_div_factor > 0,
+               "OneCycle: expected a div_factor and a final_div_factor above 0, got ", div_factor, " and ",
+               final_div_factor);
   const double first = peak / div_factor;
   const double last = first / final_div_factor;
   const double last_epoch = static_cast<double>(total_steps - 1);

@@ -119,7 +119,7 @@ struct OneCycle {
 
   // The learning rate of step 1, 2, ..., total_steps; of those after it that of the last, of step 0 that of
   // the first.
-  // Errors: InvalidArgument for another number of phases, or a pct_start outside [0, 1].
+  // Errors: InvalidArgument for another number of phases, a pct_start outside [0, 1], or a factor that is not above 0.
   double At(int64_t step) const;
   double operator()(int64_t step) const { return At(step); }
 
