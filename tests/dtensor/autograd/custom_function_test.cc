@@ -195,6 +195,13 @@ TEST(CustomFunctionTest, MistakesAreNamed) {
                   CallCustom({"f", id, nullptr}, {DTensor()});
                 }),
                 HasSubstr("f: operand 0 is undefined"));
+    EXPECT_EQ(run({"f", nullptr, nullptr}), "f: expected a forward, got an empty function");
+    // Where no gradient is wanted none is missed.
+    EXPECT_EQ(run({"f", id, nullptr}), "f: expected a backward, got an empty function");
+    EXPECT_EQ(ErrorOf([&] {
+                CallCustom({"f", id, nullptr}, {Full(context, DType::kF64, {3}, 1)});
+              }),
+              "nothing was thrown");
     EXPECT_EQ(run({"f", id, [](const CustomGradients& of) -> DTensors { return {of.gradients[0]}; }}),
               "nothing was thrown");
   });
