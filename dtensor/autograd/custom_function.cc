@@ -95,6 +95,7 @@ DTensors CallCustom(const CustomFunction& function, const DTensors& operands) {
     WEFT_REQUIRE(operands[i].defined(), function.name, ": operand ", i,
                  " is undefined (default-constructed)");
   }
+  WEFT_REQUIRE(function.forward != nullptr, function.name, ": expected a forward, got an empty function");
   RankState& state = operands[0].context()->state();
   const bool recorded =
       state.grad_enabled() && std::any_of(operands.begin(), operands.end(),
@@ -108,6 +109,7 @@ DTensors CallCustom(const CustomFunction& function, const DTensors& operands) {
     WEFT_REQUIRE(outputs[i].defined(), function.name, ": output ", i, " is undefined (default-constructed)");
   }
   if (!recorded) return outputs;
+  WEFT_REQUIRE(function.backward != nullptr, function.name, ": expected a backward, got an empty function");
   TapeNode::Edges edges;
   for (const DTensor& operand : operands) edges.push_back(EdgeTo(operand));
   // In handles of their own: a forward may give back what it was given.

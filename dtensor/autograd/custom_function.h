@@ -42,9 +42,9 @@ struct CustomFunction {
 //
 // Memory: operands and outputs until backward, where it saves them; a parameter's copy as what it was made of.
 // Cost:   that of its calls.
-// Errors: InvalidArgument naming the function: no operand, one that is undefined, an undefined output, gradients of another
-//         number or type, or on another mesh. FailedPrecondition for a backward after one that did not retain the graph, or
-//         for a saved value that has been changed since.
+// Errors: InvalidArgument naming the function: no forward, no backward where a gradient is wanted, no operand, one that is
+//         undefined, an undefined output, gradients of another number or type, or on another mesh. FailedPrecondition for a
+//         backward after one that did not retain the graph, or for a saved value that has been changed since.
 // Source: the semantics of torch.autograd.Function.
 DTensors CallCustom(const CustomFunction& function, const DTensors& operands);
 
