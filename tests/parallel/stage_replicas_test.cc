@@ -253,6 +253,17 @@ TEST(StageReplicasTest, StagesThatDriftApartAreNamedOnEveryRank) {
             OnAll(4, "step 4: parameter 'wte.weight' has other bits on rank 3 than on rank 1" + drifted));
 }
 
+// Of what no other stage has, too: none goes on and waits for a stage that has ended.
+TEST(StageReplicasTest, ADriftWithinAStageIsNamedOnEveryRank) {
+  const auto norm = [](World& world, StagedJob& job) {
+    if (world.rank() + 1 == world.size()) MoveALittle(job.model.ln_f.weight.at_rest());
+  };
+  EXPECT_EQ(AfterDrift("pp=2,dp=2", norm),
+            OnAll(4,
+                  "step 4: parameter 'ln_f.weight' has other bits on rank 3 than on rank 2: "
+                  "replicas have drifted apart"));
+}
+
 TEST(StageReplicasTest, TheOptimizersStateToo) {
   const auto moment = [](World& world, StagedJob& job) {
     job.lr = 0;  // so that parameters stay as they are

@@ -102,5 +102,38 @@ TEST(ReplicasTest, FrozenParametersAndBuffersAreCompared) {
             "step 2: buffer 'mean' has other bits on rank 1 than on rank 0: replicas have drifted apart");
 }
 
+class InTwoParts : public Module {
+ public:
+  Linear first{this, "first", 4, 3};
+  Linear second{this, "second", 3, 2};
+
+ protected:
+  DTensor Forward(const DTensor& x) override { return second(first(x)); }
+};
+
+// Those of the part in which nothing has drifted do not wait for those that have ended.
+TEST(ReplicasTest, ADriftWithinAPartIsNamedOnEveryRank) {
+  const Plan plan = {{"first", On("gpus", 0, 2)}, {"second", On("gpus", 2, 2)}, {"", DataParallel("gpus")}};
+  std::vector<std::string> errors(4);
+  RunRanks(4, [&](World& world) {
+    InTwoParts model;
+    const auto context = Parallelize(model, world, DeviceMesh::Parse("gpus=4"), plan, {.dtype = DType::kF64});
+    Sgd sgd(model.AllParameters(), {});
+    Trainer trainer(model, sgd, {.schedule = [](int64_t) { return 0.1; }, .check_replicas_every = 1});
+    const auto step = [&] {
+      trainer.Step(/*num_tokens=*/4, [&] {
+        return Mean(Square(model(Full(context, DType::kF64, {4, 4}, 1))));
+      });
+    };
+    step();
+    if (world.rank() == 3) *model.second.weight.at_rest().ToLocal().data<double>() += 1;
+    errors[world.rank()] = MessageOf(step);
+  });
+  const std::string expected =
+      "step 2: parameter 'second.weight' has other bits on rank 3 than on rank 2: replicas have drifted "
+      "apart";
+  EXPECT_EQ(errors, std::vector<std::string>(4, expected));
+}
+
 }  // namespace
 }  // namespace weft
