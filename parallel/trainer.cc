@@ -16,6 +16,7 @@
 #include "dtensor/functions.h"
 #include "dtensor/optim/clip.h"
 #include "dtensor/optim/tied_names.h"
+#include "dtensor/redistribution/agreement.h"
 #include "parallel/compression/communication_state.h"
 #include "parallel/stage_replicas.h"
 
@@ -57,10 +58,14 @@ std::function<void()> ReplayOf(RankState& state, int num_parts, Part part) {
       };
 }
 
-void ThrowIfDrifted(int64_t step, const std::optional<ReplicaDifference>& difference) {
-  if (!difference) return;
-  Throw(absl::StatusCode::kDataLoss, "step ", step, ": ", difference->name, " has other bits on ",
-        difference->ToString(), ": replicas have drifted apart");
+std::string DriftOf(const std::optional<ReplicaDifference>& difference) {
+  if (!difference) return "";
+  const std::string ranks = difference->ToString();
+  return absl::StrCat(difference->name, " has other bits on ", ranks, ": replicas have drifted apart");
+}
+
+void ThrowIfDrifted(int64_t step, const std::string& drift) {
+  if (!drift.empty()) Throw(absl::StatusCode::kDataLoss, "step ", step, ": ", drift);
 }
 
 }  // namespace
@@ -300,7 +305,7 @@ DTensor Trainer::UpdateParameters(double lr, const DTensor& num_tokens) {
 // Of what this rank's part of the model has, over the ranks that have the same part, and of what several stages have.
 void Trainer::CompareReplicasOf(int64_t step) {
   // First, since all ranks of the model are in it.
-  ThrowIfDrifted(step, CompareStages());
+  ThrowIfDrifted(step, DriftOf(CompareStages()));
   // Frozen ones too, which the optimizer need not have; it may have others than the model's.
   std::vector<Parameter*> parameters = model_.AllParameters();
   parameters.insert(parameters.end(), optimizer_.parameters().begin(), optimizer_.parameters().end());
@@ -314,9 +319,11 @@ void Trainer::CompareReplicasOf(int64_t step) {
   for (const auto& [name, state] : optimizer_.State()) {
     values.push_back({absl::StrCat("the optimizer's '", name, "'"), state});
   }
-  if (values.empty()) return;
-  const IntrusivePtr<MeshContext> own = values[0].tensor.context()->DeviceSide();
-  ThrowIfDrifted(step, CompareReplicas(*own, values));
+  std::string drift;
+  if (!values.empty()) drift = DriftOf(CompareReplicas(*values[0].tensor.context()->DeviceSide(), values));
+  if (PartsOf(model_) == nullptr) return ThrowIfDrifted(step, drift);
+  // Ranks of other stages and parts would go on, and wait for those that have ended.
+  for (const std::string& of_rank : GatherTexts(context_, drift)) ThrowIfDrifted(step, of_rank);
 }
 
 std::optional<ReplicaDifference> Trainer::CompareStages() {

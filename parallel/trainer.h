@@ -39,8 +39,8 @@ struct TrainerOptions {
   LossScale* loss_scale = nullptr;
   // After so many steps each, replicas of the model's parameters, frozen ones too, of its buffers and of the optimizer's state
   // are compared bit by bit, those of stages that have a parameter in common too; 0: never.
-  // Cost: CompareReplicas (parallel/replicas.h) and CompareAcrossStages (parallel/stage_replicas.h): the host waits for the
-  //       device then.
+  // Cost: CompareReplicas (parallel/replicas.h) and CompareAcrossStages (parallel/stage_replicas.h), and of a model in stages
+  //       or parts one small all-gather over its ranks: the host waits for the device then.
   int64_t check_replicas_every = 0;
   std::vector<TrainerCallback> callbacks = {};
 };
