@@ -260,10 +260,14 @@ TEST(ModelStateTest, DTypes) {
     // Counts are no floating numbers.
     StateMap state = StateOf(narrow);
     state["norm.num_batches_tracked"] = Full(context, DType::kF32, {}, 1);
-    EXPECT_EQ(
-        ErrorOf([&] { LoadState(narrow, state, {.cast = true}); }),
-        "load state: 'norm.num_batches_tracked' is f32[], expected i64[] for 'norm.num_batches_tracked' "
-        "(LoadStateOptions::cast takes it)");
+    for (const bool cast : {true, false}) {
+      EXPECT_EQ(
+          ErrorOf([&] { LoadState(narrow, state, {.cast = cast}); }),
+          "load state: 'norm.num_batches_tracked' is f32[], expected i64[] for 'norm.num_batches_tracked'");
+    }
+    state["norm.num_batches_tracked"] = DTensor();
+    EXPECT_EQ(ErrorOf([&] { LoadState(narrow, state); }),
+              "load state: 'norm.num_batches_tracked' is undefined (default-constructed)");
   });
 }
 
