@@ -61,11 +61,11 @@ std::string Listed(const std::vector<std::string>& names) {
 
 void CheckFits(const Slot& slot, const TensorType& type, bool cast) {
   const TensorType& own = slot.value().type();
-  const bool dtype_fits =
-      type.dtype == own.dtype || (cast && IsFloating(type.dtype) && IsFloating(own.dtype));
+  const bool may_cast = IsFloating(type.dtype) && IsFloating(own.dtype);
+  const bool dtype_fits = type.dtype == own.dtype || (cast && may_cast);
   WEFT_REQUIRE(type.shape == own.shape && dtype_fits, "load state: '", slot.outside, "' is ", type.ToString(),
                ", expected ", own.ToString(), " for '", slot.name, "'",
-               type.shape == own.shape && IsFloating(type.dtype) ? " (LoadStateOptions::cast takes it)" : "");
+               type.shape == own.shape && may_cast ? " (LoadStateOptions::cast takes it)" : "");
 }
 
 // Which slots there is something for. `types`: of the tensors outside, by name.
@@ -130,7 +130,10 @@ StateMap CloneState(Module& module, const StateNames& names) {
 LoadStateResult LoadState(Module& module, const StateMap& state, const LoadStateOptions& options) {
   const std::vector<Slot> slots = SlotsOf(module, options.names);
   std::map<std::string, TensorType> types;
-  for (const auto& [name, value] : state) types[name] = value.type();
+  for (const auto& [name, value] : state) {
+    WEFT_REQUIRE(value.defined(), "load state: '", name, "' is undefined (default-constructed)");
+    types[name] = value.type();
+  }
   const LoadStateResult result = Match(module, slots, types, options);
   CheckMeshes(slots, state);
   for (const Slot& slot : slots) {

@@ -51,7 +51,7 @@ struct LoadStateResult {
 // same ranks. All names, types and meshes are looked at before anything is changed. What other stages or parts of the model have
 // is neither missing nor unexpected.
 // Errors: InvalidArgument that lists names, if strict; for another shape, or another dtype unless `cast`; for a mesh of other
-//         ranks.
+//         ranks; for a value that is undefined.
 LoadStateResult LoadState(Module& module, const StateMap& state, const LoadStateOptions& options = {});
 // The same out of a file: each rank reads its pieces alone. Of a checkpoint (dtensor/checkpoint/checkpoint.h) the optimizer's
 // state, "optimizer.", is not unexpected; what the module itself calls so is loaded.
