@@ -94,6 +94,8 @@ Initializer MakeScaled(absl::string_view name, double gain, Fan fan, bool is_uni
 }
 
 Initializer MakeKaiming(absl::string_view name, const KaimingOptions& options, bool is_uniform) {
+  WEFT_REQUIRE(std::isfinite(options.negative_slope), name, ": expected a finite negative_slope, got ",
+               options.negative_slope);
   const double gain = std::sqrt(2 / (1 + options.negative_slope * options.negative_slope));
   return MakeScaled(name, gain, options.fan_out ? Fan::kOut : Fan::kIn, is_uniform);
 }
@@ -210,6 +212,7 @@ Initializer KaimingNormal(const KaimingOptions& options) {
 
 Initializer TruncatedNormal(const TruncatedNormalOptions& options) {
   WEFT_REQUIRE(options.stddev > 0, "TruncatedNormal: expected a deviation above 0, got ", options.stddev);
+  WEFT_REQUIRE(std::isfinite(options.mean), "TruncatedNormal: expected a finite mean, got ", options.mean);
   WEFT_REQUIRE(options.low < options.high, "TruncatedNormal: expected low below high, got ", options.low,
                " and ", options.high);
   return Initializer::Made(std::make_shared<Truncated>(options));
@@ -218,6 +221,7 @@ Initializer TruncatedNormal(const TruncatedNormalOptions& options) {
 Initializer Orthogonal(const OrthogonalOptions& options) {
   WEFT_REQUIRE(options.row_dims >= 1, "Orthogonal: expected at least one dim of rows, got ",
                options.row_dims);
+  WEFT_REQUIRE(std::isfinite(options.gain), "Orthogonal: expected a finite gain, got ", options.gain);
   return Initializer::Made(std::make_shared<OrthogonalMatrix>(options));
 }
 

@@ -17,7 +17,7 @@ namespace weft {
 // Those that are scaled go by the parameter's fans: what its module declares (ParameterSpec::fans), as Linear and the
 // convolutions do; otherwise, of two dims [in, out], their extents.
 // Errors: InvalidArgument that names the parameter, when it gets its value, if it has other dims and declares none; here,
-//         for a gain or deviation below 0.
+//         for a gain or deviation below 0, or an option that is not finite.
 
 // The mean variance of inputs and outputs is kept: deviation gain sqrt(2 / (in + out)), uniform within sqrt(3) of that.
 // Source: Glorot & Bengio, "Understanding the difficulty of training deep feedforward neural networks", 2010.
@@ -34,7 +34,7 @@ Initializer KaimingUniform(const KaimingOptions& options = {});
 Initializer KaimingNormal(const KaimingOptions& options = {});
 
 // A normal distribution of which what lies outside [low, high] is left out.
-// Errors: InvalidArgument, here, unless low < high and between them is some of the distribution.
+// Errors: InvalidArgument, here, unless the mean is finite, low < high, and between them is some of the distribution.
 struct TruncatedNormalOptions {
   double mean = 0;
   double stddev = 1;
@@ -47,6 +47,7 @@ Initializer TruncatedNormal(const TruncatedNormalOptions& options = {});
 // diagonal of R. The matrix is the parameter with its first `row_dims` dims as rows and the others as columns.
 // Cost:   every rank makes the whole matrix, in f64: rows x columns x the lesser of them, twice.
 // Errors: InvalidArgument, naming the parameter, unless it has more than `row_dims` dims.
+//         Here, for a gain that is not finite.
 // Source: Saxe et al., arXiv 1312.6120.
 struct OrthogonalOptions {
   double gain = 1;

@@ -41,6 +41,7 @@ Letters LettersOf(absl::string_view roles, char role) {
 DTensor NewtonSchulz(const DTensor& x, absl::string_view roles, const NewtonSchulzOptions& options) {
   WEFT_REQUIRE(static_cast<int>(roles.size()) == x.ndim(), "NewtonSchulz: expected a role per dim of ",
                x.ToString(), ", got '", roles, "'");
+  WEFT_REQUIRE(options.steps >= 0, "NewtonSchulz: expected at least 0 steps, got ", options.steps);
   int64_t rows = 1, columns = 1;
   std::vector<int> matrix_dims;
   for (int dim = 0; dim < x.ndim(); ++dim) {

@@ -27,6 +27,7 @@ struct NewtonSchulzOptions {
 // Layout: any; products are contractions over named dims, as propagation splits them. Where b dims alone are
 //         split, nothing is sent.
 // Cost:   of m x n matrices, m <= n, 4 m^2 n + 2 m^3 flops per step.
+// Errors: InvalidArgument for another number of roles than dims, and for steps below 0.
 // Source: Jordan, "Muon", https://kellerjordan.github.io/posts/muon; PyTorch's Muon, in x's dtype.
 DTensor NewtonSchulz(const DTensor& x, absl::string_view roles, const NewtonSchulzOptions& options = {});
 

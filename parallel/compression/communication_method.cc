@@ -77,7 +77,8 @@ CommunicationMethod CommunicationMethod::Parse(absl::string_view text) {
     WEFT_REQUIRE(absl::ConsumeSuffix(&list, ")"), where, ": expected NAME or NAME(ARGUMENTS)");
     list = absl::StripAsciiWhitespace(list);
   }
-  if (method.is_none() && list.empty()) return method;
+  WEFT_REQUIRE(!method.is_none() || list.empty(), where, ": none takes no arguments");
+  if (method.is_none()) return method;
   const CompressorRules* const rules = FindCompressorOrNull(method.name);
   WEFT_REQUIRE(rules != nullptr, where, ": unknown method '", method.name, "': expected one of ",
                absl::StrJoin(CompressorNames(), ", "));

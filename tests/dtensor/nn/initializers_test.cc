@@ -224,6 +224,11 @@ TEST(InitializersTest, NothingIsMadeOnMeta) {
 
 TEST(InitializersTest, Misuse) {
   EXPECT_EQ(ErrorOf([] { XavierNormal(-1); }), "XavierNormal: expected a gain of at least 0, got -1");
+  EXPECT_EQ(ErrorOf([] { KaimingUniform({.negative_slope = NAN}); }),
+            "KaimingUniform: expected a finite negative_slope, got nan");
+  EXPECT_EQ(ErrorOf([] { Orthogonal({.gain = NAN}); }), "Orthogonal: expected a finite gain, got nan");
+  EXPECT_EQ(ErrorOf([] { TruncatedNormal({.mean = NAN}); }),
+            "TruncatedNormal: expected a finite mean, got nan");
   EXPECT_EQ(ErrorOf([] { TruncatedNormal({.stddev = 0}); }),
             "TruncatedNormal: expected a deviation above 0, got 0");
   EXPECT_EQ(ErrorOf([] { TruncatedNormal({.low = 1, .high = 1}); }),

@@ -65,6 +65,8 @@ TEST(NewtonSchulzTest, RolesSayWhatIsAMatrix) {
     EXPECT_FALSE(AllClose(merged.FullTensor(), three.FullTensor(), 1e-3));
     EXPECT_EQ(ErrorOf([&] { NewtonSchulz(x, "io"); }),
               "NewtonSchulz: expected a role per dim of f64[6, 3, 2, 2] [-, -, -, -], got 'io'");
+    EXPECT_EQ(ErrorOf([&] { NewtonSchulz(x, "iboo", {.steps = -1}); }),
+              "NewtonSchulz: expected at least 0 steps, got -1");
   });
 }
 
