@@ -169,7 +169,8 @@ void CompressedTrainingOnRank::Step(int64_t step) {
 TrainingOutcome TrainCompressed(const CompressedTraining& run) {
   TrainingOutcome outcome;
   std::mutex mutex;
-  RunRanks(static_cast<int>(DeviceMesh::Parse(run.place.mesh).num_ranks()), [&](World& world) {
+  const auto num_ranks = static_cast<int>(DeviceMesh::Parse(run.place.mesh).num_ranks());
+  const auto body = [&](World& world) {
     CompressedTrainingOnRank training(run, world);
     TrainingOutcome mine = training.Go();
     const std::lock_guard<std::mutex> lock(mutex);
@@ -182,7 +183,8 @@ TrainingOutcome TrainCompressed(const CompressedTraining& run) {
       outcome.parameters.merge(mine.parameters);
       outcome.state.merge(mine.state);
     }
-  });
+  };
+  run.run_ranks ? run.run_ranks(num_ranks, body) : RunRanks(num_ranks, body);
   return outcome;
 }
 

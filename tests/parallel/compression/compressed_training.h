@@ -4,6 +4,7 @@
 #define WEFT_TESTS_PARALLEL_COMPRESSION_COMPRESSED_TRAINING_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -47,6 +48,8 @@ struct CompressedTraining {
   // The loss of this one's last microbatch throws, once. Then what was saved behind save_step is loaded, and training goes
   // on from there.
   int64_t failing_step = 0;
+  // How ranks are started; by default on CPUs.
+  std::function<void(int num_ranks, const std::function<void(World&)>& body)> run_ranks = nullptr;
 };
 
 struct TrainingOutcome {

@@ -97,7 +97,8 @@ double RandomTerm(int rank, int leaf, int64_t step, int64_t i) {
 
 GradientSums SumGradients(const SummedGradients& run) {
   std::vector<GradientSums> of_ranks(run.num_ranks);
-  RunRanks(run.num_ranks, [&](World& world) { of_ranks[world.rank()] = SumOnRank(run, world); });
+  const auto body = [&](World& world) { of_ranks[world.rank()] = SumOnRank(run, world); };
+  run.run_ranks ? run.run_ranks(run.num_ranks, body) : RunRanks(run.num_ranks, body);
   GradientSums all = of_ranks[0];
   all.num_bytes.clear();
   for (const GradientSums& of_rank : of_ranks) {

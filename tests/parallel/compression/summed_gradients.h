@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/base/dtype.h"
+#include "runtime/launch/world.h"
 #include "runtime/tensor/shape.h"
 
 namespace weft {
@@ -30,6 +31,8 @@ struct SummedGradients {
   // Within scaled steps, each with its scale, by which terms and sums are larger; which of them are not applied.
   std::function<double(int64_t step)> scale = nullptr;
   std::function<bool(int64_t step)> skips = nullptr;
+  // How ranks are started; by default on CPUs.
+  std::function<void(int num_ranks, const std::function<void(World&)>& body)> run_ranks = nullptr;
 };
 
 struct GradientSums {
@@ -37,6 +40,8 @@ struct GradientSums {
   std::vector<std::vector<std::vector<double>>> exact;  // the same, added up here in f64
   std::map<std::string, std::vector<double>> state;     // by name, whole: all rows, at the end
   std::map<std::string, int64_t> num_bytes;             // of the last step, by the collective's name
+
+  bool operator==(const GradientSums&) const = default;
 };
 
 // Fails the test if ranks get different bits, of what they have in common.

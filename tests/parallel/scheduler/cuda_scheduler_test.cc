@@ -16,7 +16,6 @@
 #include "runtime/tensor/copy.h"
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/dtensor/sharded_values.h"
-#include "tests/message_of.h"
 #include "tests/parallel/scheduler/cuda_training.h"
 #include "tests/runtime/comm/nccl/nccl_ranks.h"
 
@@ -103,14 +102,6 @@ TEST(CudaSchedulerTest, HostTasksComeAfterWhatTheyWaitFor) {
     for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(seen[i], 2 * values[i]);
     EXPECT_EQ(seen_again, seen);
   });
-}
-
-TEST(CudaSchedulerTest, CompressionIsRefused) {
-  const CudaCase of = {"compressed", "dp=2", {{"", DataParallel("dp")}, {"", Communication("int8")}}};
-  EXPECT_THAT(
-      MessageOf([&] { TrainOnGpus(of, /*overlap=*/true); }),
-      testing::HasSubstr("Communication(int8) on 'own': gradients are compressed on CPUs; this rank's lie on "
-                         "cuda"));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "dtensor/optim/adamw.h"
 #include "parallel/parallelize.h"
 #include "parallel/styles.h"
+#include "runtime/launch/run_ranks.h"
 #include "runtime/tensor/copy.h"
 #include "tests/cuda_emulator/emulator.h"
 #include "tests/dtensor/sharded_values.h"
@@ -55,37 +56,58 @@ std::vector<CudaCase> CudaCases() {
           {"hsdp", "replica=2,shard=2", hsdp, /*gathers_ahead=*/true}};
 }
 
+namespace {
+
+// Losses and parameters.
+std::vector<double> TrainOnRank(const CudaCase& of, bool overlap, int num_steps, World& world) {
+  const DeviceMesh mesh = DeviceMesh::Parse(of.mesh);
+  Chain model;
+  Plan plan = of.plan;
+  plan.set_scheduler({.bucket_mb = 0.0003, .prefetch = 1, .overlap = overlap});
+  const auto context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
+  AdamW optimizer(model.AllParameters(), {});
+  std::vector<double> mine;
+  for (int step = 0; step < num_steps; ++step) {
+    for (int part = 0; part < 2; ++part) {
+      std::optional<NoSync> no_sync;
+      if (part == 0) no_sync.emplace(context->state());
+      const Tensor rows = RandomF64({4, kCudaDim}, static_cast<uint64_t>(10 * step + part));
+      const Layout by_rows = Layout(2, mesh.num_axes()).WithShard(0, 0);
+      const DTensor loss = Mean(Square(model(DTensor::Distribute(context, rows, by_rows))));
+      Backward(loss);
+      mine.push_back(loss.Item());
+    }
+    optimizer.Step(0.1);
+    optimizer.ZeroGrad();
+  }
+  for (const Parameter* parameter : model.AllParameters()) {
+    const Tensor whole = CloneTensor(parameter->at_rest().FullTensor(), MakeCpuAllocator());
+    for (double element : whole.ToVector<double>()) mine.push_back(element);
+  }
+  return mine;
+}
+
+int NumRanks(const CudaCase& of) { return static_cast<int>(DeviceMesh::Parse(of.mesh).num_ranks()); }
+
+}  // namespace
+
 std::vector<double> TrainOnGpus(const CudaCase& of, bool overlap, int num_steps) {
   std::vector<double> outcome;
-  const DeviceMesh mesh = DeviceMesh::Parse(of.mesh);
   const auto train = [&](World& world) {
-    Chain model;
-    Plan plan = of.plan;
-    plan.set_scheduler({.bucket_mb = 0.0003, .prefetch = 1, .overlap = overlap});
-    const auto context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
-    AdamW optimizer(model.AllParameters(), {});
-    std::vector<double> mine;
-    for (int step = 0; step < num_steps; ++step) {
-      for (int part = 0; part < 2; ++part) {
-        std::optional<NoSync> no_sync;
-        if (part == 0) no_sync.emplace(context->state());
-        const Tensor rows = RandomF64({4, kCudaDim}, static_cast<uint64_t>(10 * step + part));
-        const Layout by_rows = Layout(2, mesh.num_axes()).WithShard(0, 0);
-        const DTensor loss = Mean(Square(model(DTensor::Distribute(context, rows, by_rows))));
-        Backward(loss);
-        mine.push_back(loss.Item());
-      }
-      optimizer.Step(0.1);
-      optimizer.ZeroGrad();
-    }
-    for (const Parameter* parameter : model.AllParameters()) {
-      const Tensor whole = CloneTensor(parameter->at_rest().FullTensor(), MakeCpuAllocator());
-      for (double element : whole.ToVector<double>()) mine.push_back(element);
-    }
+    std::vector<double> mine = TrainOnRank(of, overlap, num_steps, world);
     if (world.rank() == 0) outcome = std::move(mine);
   };
-  RunNcclRanks(static_cast<int>(mesh.num_ranks()), train, std::make_shared<FakeNccl>(),
-               std::chrono::minutes(2), {.tell = [](const std::string&) {}}, {.fill_freed = true});
+  RunNcclRanks(NumRanks(of), train, std::make_shared<FakeNccl>(), std::chrono::minutes(2),
+               {.tell = [](const std::string&) {}}, {.fill_freed = true});
+  return outcome;
+}
+
+std::vector<double> TrainOnCpus(const CudaCase& of, bool overlap, int num_steps) {
+  std::vector<double> outcome;
+  RunRanks(NumRanks(of), [&](World& world) {
+    std::vector<double> mine = TrainOnRank(of, overlap, num_steps, world);
+    if (world.rank() == 0) outcome = std::move(mine);
+  });
   return outcome;
 }
 

@@ -24,6 +24,8 @@ std::vector<CudaCase> CudaCases();
 
 // Losses and parameters of rank 0 after `num_steps` steps of two microbatches. Memory that is given back turns to NaN.
 std::vector<double> TrainOnGpus(const CudaCase& of, bool overlap, int num_steps = 4);
+// The same on CPUs.
+std::vector<double> TrainOnCpus(const CudaCase& of, bool overlap, int num_steps = 4);
 
 // Whether training with overlap ends without an error, and in these numbers.
 bool HasOutcome(const CudaCase& of, const std::vector<double>& expected, int num_steps = 4);
