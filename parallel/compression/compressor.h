@@ -25,7 +25,7 @@ namespace weft {
 struct GradientPart {
   std::string path;
   // In: this rank's term. Out: the sum over the group, the same bits on every member. f32 or f64 as the whole bucket,
-  // contiguous, and nobody else's: it may serve as scratch in between.
+  // contiguous, in the host's memory, and nobody else's: it may serve as scratch in between.
   Tensor gradient;
   std::vector<Tensor> state = {};  // what Compressor::State says, in its order; zero at first
   // Of Compressor::ReduceScatter alone. In: the box of `gradient` that each member of the group owns, by group rank; they may

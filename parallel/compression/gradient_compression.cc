@@ -11,6 +11,7 @@
 #include "parallel/compression/methods/values.h"
 #include "runtime/base/error.h"
 #include "runtime/base/philox.h"
+#include "runtime/device/device_queue.h"
 #include "runtime/tensor/copy.h"
 
 namespace weft {
@@ -41,7 +42,8 @@ std::unique_ptr<GradientCompression> GradientCompression::Make(MeshContext& cont
 }
 
 GradientCompression::GradientCompression(MeshContext& context, std::vector<CompressedLeaf> leaves)
-    : context_(context), leaves_(leaves.size()) {
+    : context_(context), host_(&context), leaves_(leaves.size()) {
+  const DeviceType device = context.allocator()->device().type;
   for (size_t i = 0; i < leaves.size(); ++i) {
     Leaf& leaf = leaves_[i];
     leaf.spec = std::move(leaves[i]);
@@ -49,12 +51,17 @@ GradientCompression::GradientCompression(MeshContext& context, std::vector<Compr
     if (!leaf.spec.communication.compresses()) continue;
     leaf.levels = SumLevelsOf(leaf.spec, context.mesh());
     if (leaf.levels.empty()) continue;
-    WEFT_REQUIRE(context.allocator()->device().type == DeviceType::kCpu, "Communication(", method.ToString(),
-                 ") on '", leaf.spec.path, "': gradients are compressed on CPUs; this rank's lie on ",
-                 DeviceTypeName(context.allocator()->device().type));
+    const bool has_copies = HasDeviceQueues(*context.allocator());
+    WEFT_REQUIRE(device == DeviceType::kCpu || has_copies, "Communication(", method.ToString(), ") on '",
+                 leaf.spec.path, "': gradients are compressed on CPUs and beside GPUs; this rank's lie on ",
+                 DeviceTypeName(device));
+    if (has_copies && !device_gradients_) {
+      host_ = context.HostSide();
+      device_gradients_.emplace(context);
+    }
     leaf.dtype = leaf.spec.type.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
     for (const SumLevel& level : leaf.levels) leaf.compressors.push_back(CompressorOf(level.method));
-    leaf.state = MakeCompressionState(context, leaf.spec, leaf.levels, leaf.compressors, leaf.dtype);
+    leaf.state = MakeCompressionState(*host_, leaf.spec, leaf.levels, leaf.compressors, leaf.dtype);
   }
 }
 
@@ -86,20 +93,26 @@ DTensor GradientCompression::Prepare(const Leaf& leaf, const SumLevel& level, DT
   return RedistributeEach({EachMove{.source = gradient, .to = before}}, lane)[0];
 }
 
-// In the gradient's memory, if nobody else has it; otherwise in a copy, which is made behind what is still under way.
+// In the gradient's memory, if it lies on the host and nobody else has it; otherwise in a copy, which is made behind what is
+// still under way.
 GradientPart GradientCompression::MakePart(const Leaf& leaf, int index, double factor,
-                                           const DTensor& prepared, GradientBucket& bucket) const {
+                                           const DTensor& prepared, GradientBucket& bucket) {
   const SumLevel& level = leaf.levels[index];
   const DTensorImpl& impl = *prepared.impl();
-  const bool waits = bucket.options().worker == nullptr;
+  const bool is_on_host = IsOnHost(prepared);
+  const bool waits = is_on_host && bucket.options().worker == nullptr;
   GradientPart part = {.path = StreamPathOf(context_, leaf.spec, level, index),
                        .gradient = waits ? impl.Local() : impl.piece()};
-  const bool is_alone = impl.use_count() == 1 && !impl.writes && !impl.is_pending() &&
+  const bool is_alone = is_on_host && impl.use_count() == 1 && !impl.writes && !impl.is_pending() &&
                         part.gradient.buffer()->use_count() == 2 && part.gradient.IsContiguous();
   if (!is_alone) {
     const Tensor from = part.gradient;
-    part.gradient = Tensor::Empty(context_.allocator(), leaf.dtype, from.shape());
-    bucket.Run([from, to = part.gradient] { CopyTensor(from, to); });
+    part.gradient = Tensor::Empty(host_->allocator(), leaf.dtype, from.shape());
+    if (is_on_host) {
+      bucket.Run([from, to = part.gradient] { CopyTensor(from, to); });
+    } else {
+      device_gradients_->Send(prepared, part.gradient, bucket);
+    }
   }
   if (factor != 1) bucket.Run([gradient = part.gradient, factor] { Multiply(gradient, factor); });
   for (const CompressorState& kept : leaf.compressors[index]->State(part.gradient.shape())) {
@@ -113,17 +126,37 @@ GradientPart GradientCompression::MakePart(const Leaf& leaf, int index, double f
   if (!level.scatters) return part;
   part.boxes = BoxesOf(context_, leaf.spec, level, bucket.group().ranks());
   const ShardBox own = LocalBox(leaf.spec.type.shape, level.after, context_.mesh(), context_.coordinate());
-  part.owned = Tensor::Empty(context_.allocator(), leaf.dtype, own.shape);
+  part.owned = Tensor::Empty(host_->allocator(), leaf.dtype, own.shape);
   return part;
+}
+
+// On the device, for the sums at rest.
+std::vector<Tensor> GradientCompression::NewPlaces(const Arrived& gradients) const {
+  std::vector<Tensor> places;
+  for (const ArrivedGradient& arrived : gradients) {
+    const Leaf& leaf = leaves_[arrived.leaf];
+    const Shape& whole = leaf.spec.type.shape;
+    const ShardBox own = LocalBox(whole, leaf.spec.layout, context_.mesh(), context_.coordinate());
+    places.push_back(device_gradients_->NewPlace(leaf.dtype, own.shape));
+  }
+  return places;
 }
 
 std::vector<DTensor> GradientCompression::Reduce(std::vector<ArrivedGradient> gradients, Lane lane,
                                                  Lane replica_lane) {
   if (!std::exchange(is_used_, true)) under_way_.clear();
+  const MemoryKindGuard kind(*host_->allocator(), context_.allocator()->kind());
+  std::vector<Tensor> places;
+  if (device_gradients_) {
+    device_gradients_->BeginReady();
+    places = NewPlaces(gradients);
+  }
   std::vector<int> leaves;
   for (const ArrivedGradient& arrived : gradients) leaves.push_back(arrived.leaf);
   std::vector<DTensor> sums = ReduceLevel(std::move(gradients), /*level=*/0, lane);
-  first_sums_ = lane == Lane::kInline ? nullptr : under_way_.back();
+  first_sums_ = lane == Lane::kInline ? nullptr
+                : device_gradients_   ? device_gradients_->Sent()
+                                      : under_way_.back();
   Arrived boxes;
   std::vector<size_t> of_boxes;
   for (size_t i = 0; i < sums.size(); ++i) {
@@ -140,7 +173,7 @@ std::vector<DTensor> GradientCompression::Reduce(std::vector<ArrivedGradient> gr
     const Lane last = leaves_[leaves[i]].levels.size() == 1 ? lane : replica_lane;
     sums[i] = RedistributeEach({EachMove{.source = sums[i], .to = leaf.layout}}, last)[0];
   }
-  return sums;
+  return device_gradients_ ? device_gradients_->BringBack(sums, places) : sums;
 }
 
 std::vector<DTensor> GradientCompression::ReduceLevel(Arrived gradients, int index, Lane lane) {
@@ -173,8 +206,8 @@ std::vector<DTensor> GradientCompression::ReduceBucket(Arrived gradients, int in
     options.async = true;
     options.worker = &state.LaneWorker(lane);
   }
-  const auto bucket = std::make_shared<GradientBucket>(context_.SharedGroup(first.axes, lane), options,
-                                                       context_.allocator(), state.seed(), round_);
+  const auto bucket = std::make_shared<GradientBucket>(host_->SharedGroup(first.axes, lane), options,
+                                                       host_->allocator(), state.seed(), round_);
   LaneWorks own = {.worker = options.worker};
   PendingMoves::Lanes before;  // of other lanes
   for (ArrivedGradient& arrived : gradients) {
@@ -182,7 +215,7 @@ std::vector<DTensor> GradientCompression::ReduceBucket(Arrived gradients, int in
     const double weight = WeightOf(leaf.levels[index].before, arrived.gradient.layout(), context_.mesh());
     const double factor = index == 0 ? weight / scale_ : weight;
     const DTensor prepared = Prepare(leaf, leaf.levels[index], std::move(arrived.gradient), lane);
-    if (options.worker != nullptr && prepared.impl()->is_pending()) {
+    if (options.worker != nullptr && IsOnHost(prepared) && prepared.impl()->is_pending()) {
       const PendingMoves::Lanes& lanes = prepared.impl()->pending()->lanes();
       before.insert(before.end(), lanes.begin(), lanes.end() - 1);
       if (lanes.back()->worker == options.worker) {  // it comes before what is issued now
@@ -216,9 +249,8 @@ std::vector<DTensor> GradientCompression::ReduceBucket(Arrived gradients, int in
   std::vector<DTensor> results;
   for (size_t i = 0; i < sums.size(); ++i) {
     const Leaf& leaf = leaves_[gradients[i].leaf];
-    results.push_back(
-        DTensor(MakeIntrusive<DTensorImpl>(IntrusivePtr<MeshContext>(&context_), leaf.levels[index].after,
-                                           TensorType{leaf.dtype, leaf.spec.type.shape}, sums[i], pending)));
+    results.push_back(DTensor(MakeIntrusive<DTensorImpl>(
+        host_, leaf.levels[index].after, TensorType{leaf.dtype, leaf.spec.type.shape}, sums[i], pending)));
   }
   return results;
 }
@@ -287,11 +319,11 @@ void GradientCompression::BeginScaledStep(double scale) {
   WEFT_REQUIRE(std::isfinite(scale) && scale > 0, "BeginScaledStep: expected a scale above 0, got ", scale);
   if (is_scaled_) EndScaledStep(/*applied=*/false);
   const std::vector<StateEntry> entries = State();
-  const MemoryKindGuard kind(*context_.allocator(), MemoryKind::kState);
+  const MemoryKindGuard kind(*host_->allocator(), MemoryKind::kState);
   for (size_t i = 0; i < entries.size(); ++i) {
     const Tensor kept = entries[i].tensor.ToLocal();
     if (i == before_step_.size()) {
-      before_step_.push_back(Tensor::Empty(context_.allocator(), kept.dtype(), kept.shape()));
+      before_step_.push_back(Tensor::Empty(host_->allocator(), kept.dtype(), kept.shape()));
     }
     CopyTensor(kept, before_step_[i]);
   }

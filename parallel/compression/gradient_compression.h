@@ -7,6 +7,7 @@
 #include <exception>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "dtensor/redistribution/pending_moves.h"
 #include "mesh/layout.h"
 #include "parallel/compression/compressor.h"
+#include "parallel/compression/device_gradients.h"
 #include "parallel/compression/sum_levels.h"
 #include "runtime/tensor/tensor.h"
 
@@ -35,15 +37,19 @@ struct ArrivedGradient {
 //
 // What the methods keep lies per rank of all that has not been summed yet, and where the parameter is split otherwise,
 // split as it is: of the first sum a rank's whole gradient, of the second its box.
+//
+// Methods run on the host. Where the rank's tensors lie on a GPU, gradients are copied to the host's memory beside it, where
+// all that is kept lies, too, and sums are copied back; both run beside what the GPU computes. Groups are then those of
+// the host (MeshContext::HostSide), and the bits those of ranks on CPUs.
 // Threads: the rank's thread; every rank calls it alike.
 class GradientCompression {
  public:
   // Of leaves by number, some of which have a method. Null, if none has one with anything to do.
-  // Errors: InvalidArgument, if the rank's tensors do not lie on a CPU.
+  // Errors: InvalidArgument, if the rank's tensors lie neither on a CPU nor on a GPU; as MakeHostAllocator.
   static std::unique_ptr<GradientCompression> Make(MeshContext& context, std::vector<CompressedLeaf> leaves);
 
-  // Of the ranks that sum: of a model in parts or stages, those that have these leaves.
-  MeshContext& context() const { return context_; }
+  // Of the ranks that sum, where they do: of a model in parts or stages, those that have these leaves.
+  MeshContext& context() const { return *host_; }
 
   // Whether a gradient that arrives so is one for Reduce.
   bool Takes(int leaf, const Layout& arriving) const;
@@ -52,8 +58,8 @@ class GradientCompression {
   // Memory of gradients that nobody else holds is used. Purpose, module path and kind of memory are those of the moment.
   std::vector<DTensor> Reduce(std::vector<ArrivedGradient> gradients, Lane lane, Lane replica_lane);
 
-  // What the first sums of the last Reduce wait for, replicas' sums apart: whole gradients are there until then. Null, if
-  // they did not run on a lane.
+  // What the first sums of the last Reduce wait for, replicas' sums apart: whole gradients are there until then. On a GPU
+  // these are gone when they have been copied, so that is what is waited for. Null, if they did not run on a lane.
   const IntrusivePtr<PendingMoves>& first_sums() const { return first_sums_; }
 
   // Between these, gradients arrive times `scale` and leave so, but are encoded without it: what is kept is in the
@@ -96,17 +102,23 @@ class GradientCompression {
   // Gradients of one bucket of a method's, by leaf.
   using Arrived = std::vector<ArrivedGradient>;
 
+  bool IsOnHost(const DTensor& gradient) const {
+    return !device_gradients_ || gradient.context()->is_host_side();
+  }
   const Compressor* CompressorOf(const CommunicationMethod& method);
   std::vector<DTensor> ReduceLevel(Arrived gradients, int level, Lane lane);
   std::vector<DTensor> ReduceBucket(Arrived gradients, int level, Lane lane);
   DTensor Prepare(const Leaf& leaf, const SumLevel& level, DTensor gradient, Lane lane) const;
   GradientPart MakePart(const Leaf& leaf, int level, double factor, const DTensor& prepared,
-                        GradientBucket& bucket) const;
+                        GradientBucket& bucket);
+  std::vector<Tensor> NewPlaces(const Arrived& gradients) const;
   uint32_t SubjectOf(const Arrived& gradients) const;
   std::exception_ptr AwaitSums();
   std::vector<StateEntry> Entries() const;
 
-  MeshContext& context_;
+  MeshContext& context_;                             // where gradients arrive and rest
+  IntrusivePtr<MeshContext> host_;                   // where they are summed: the same on a CPU
+  std::optional<DeviceGradients> device_gradients_;  // not on a CPU
   std::map<std::string, std::unique_ptr<const Compressor>> compressors_;  // by the method's text
   std::vector<Leaf> leaves_;
   uint64_t round_ = 0;
