@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/message_of.h"
 #include "tests/tools/launcher/rendezvous_node.h"
@@ -57,7 +58,9 @@ int FailuresUntilLeftOut(int64_t seconds, int saved_generation) {
     a.AwaitEnd();
     now_s += seconds;
     b.Start();
-    if (b.next.wait_for(milliseconds(200)) == std::future_status::ready) {
+    // It opens the next generation, and whether it is left out stands there.
+    AwaitState(store, absl::StrCat("\"generation\":", failures));
+    if (MeetingState::FromText(store->TryGet("state").value()).IsLeftOut("b")) {
       EXPECT_EQ(MessageOf([&] { b.next.get(); }),
                 "node host_b is left out of the job: its workers failed 3 times within 10 minutes without a "
                 "save between them");
