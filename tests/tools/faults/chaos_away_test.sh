@@ -15,6 +15,20 @@ grep -q "was lost: no sign of life for 1 s: all workers start again" pause/hurt.
 hurt alone --kinds=pause --kills=2
 expect alone '"kills":2' '"recovered":2' '"equal":true' '"left_behind":0'
 
+# --- The suspicion time is that of the job that is hurt: in the one in peace a rank that is held up for longer, as by a busy machine,
+# is not taken for lost.
+cat > dozes << END
+#!/bin/bash
+# Rank 1 of the job in peace is stopped for two seconds.
+if [[ \$TORCHELASTIC_RUN_ID == *-calm && \$RANK == 1 ]]; then
+  (kill -STOP \$\$; sleep 2; kill -CONT \$\$) &
+fi
+exec '$trainer' "\$@"
+END
+chmod +x dozes
+hurt held_up --train_gpt="$dir/dozes" --kinds=rank --kills=1 --save_every=3 --max_restarts=0
+expect held_up '"kills":1' '"recovered":1' '"equal":true' '"left_behind":0'
+
 # --- A signal while an agent is stopped ends the whole job.
 "$chaos" "${job[@]}" --folder=told --kinds=pause --kills=1 --nodes=2 --suspicion_time=20s > told.json 2> told.err &
 pid=$!
