@@ -38,8 +38,9 @@ ABSL_FLAG(int, ranks, 2, "processes of the job, on all nodes together");
 ABSL_FLAG(int, nodes, 1,
           "of the job: several weft_run on this machine, which meet in a store apart; one that was killed is "
           "replaced");
-ABSL_FLAG(absl::Duration, suspicion_time, absl::Seconds(5),
-          "weft_run's: of silence, after which a node or a rank counts as lost");
+ABSL_FLAG(
+    absl::Duration, suspicion_time, absl::Seconds(5),
+    "weft_run's: of silence, after which a node or a rank counts as lost; of the job in peace a minute");
 ABSL_FLAG(int64_t, save_every, 3, "steps between checkpoints");
 ABSL_FLAG(int, max_restarts, 3, "of weft_run, since the last save; 0: the job is started again from outside");
 ABSL_FLAG(absl::Duration, store_away, absl::Seconds(1),

@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <iterator>
@@ -11,7 +10,6 @@
 #include <optional>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "runtime/base/error.h"
@@ -34,7 +32,8 @@ using std::chrono::milliseconds;
 constexpr int64_t kLastSaves = 10;
 constexpr int64_t kPausedSteps = 100;  // that ranks may make before anybody misses their paused agent
 constexpr milliseconds kLook{2};
-constexpr double kMeetingPart = 16;  // of a start, in the first of which launchers meet
+constexpr milliseconds kCalmSuspicion{60'000};  // of the job in peace, which a busy machine is not to end
+constexpr double kMeetingPart = 16;             // of a start, in the first of which launchers meet
 // How much longer than twice the suspicion time a node is frozen, paused or unplugged.
 constexpr milliseconds kBeyond{500};
 
@@ -99,12 +98,13 @@ class ChaosRun {
     return program;
   }
 
-  // The one in peace has one node, whatever the other has.
+  // The one in peace has one node and its own suspicion time, whatever the other has.
   ClusterOptions Cluster(const std::string& name) const {
     const bool is_hurt = name == "hurt";
     const int num_nodes = is_hurt ? options_.num_nodes : 1;
     const std::optional<Cables>& cables = equipment_.cables;
-    const std::string suspicion = absl::StrCat("--suspicion_time=", options_.suspicion_time.count(), "ms");
+    const milliseconds time = is_hurt ? options_.suspicion_time : kCalmSuspicion;
+    const std::string suspicion = absl::StrCat("--suspicion_time=", time.count(), "ms");
     ClusterOptions cluster = {
         .weft_run = options_.weft_run,
         .run_id = places_.RunId(name),

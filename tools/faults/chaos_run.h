@@ -24,7 +24,7 @@ struct ChaosOptions {
   int num_nodes = 1;       // of the job; several weft_run on this machine, and a store apart
   int64_t save_every = 3;  // steps
   int max_restarts = 3;    // of weft_run, since the last save; 0: whoever runs it starts it again
-  std::chrono::milliseconds suspicion_time{5000};  // weft_run's
+  std::chrono::milliseconds suspicion_time{5000};  // weft_run's, of the job that is hurt
   std::chrono::milliseconds store_away{
       1000};                          // that a killed store is away at most, and a tenth of it at least
   std::chrono::seconds patience{60};  // for the next step after a fault
