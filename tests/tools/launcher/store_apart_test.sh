@@ -37,12 +37,14 @@ kill_store() {
 losses() { sed -n 's/^{"step":\([0-9]*\),"loss":\([^,]*\),"grad_norm":\([^,]*\),.*/\1 \2 \3/p' "$@" | sort -n | uniq; }
 
 for i in $(seq 1 400); do echo "line $i of the tale, $((i * i % 97)) and so on"; done > text.txt
+# A step takes less than a millisecond: as many as this script may be held up for, on a busy machine, before it kills what trains.
+steps=1600
 training=("$train" --data=text.txt --layers=2 --heads=4 --dim=32 --context=16 --batch=4 --dropout=0.1 --log_format=json
-  --sample=0 --eval_every=0 --mesh=dp=2 --steps=400 --save_every=50)
+  --sample=0 --eval_every=0 --mesh=dp=2 "--steps=$steps" --save_every=50)
 export WEFT_STORE_TOKEN=secret
 
 "$weft_run" --nproc-per-node=2 "${training[@]}" --checkpoint_dir=peace > peace.out 2> peace.err || fail "in peace"
-[[ $(losses peace.out | wc -l) == 400 ]] || fail "expected 400 steps"
+[[ $(losses peace.out | wc -l) == "$steps" ]] || fail "expected $steps steps"
 
 begin_store 0
 address=$(cat kept/address)
@@ -101,6 +103,7 @@ agents="$(pgrep -P $first) $(pgrep -P $second)"
 # shellcheck disable=SC2086
 kill -9 $first $second $agents
 wait $first $second 2> /dev/null
+[[ $(losses fifth.out sixth.out | wc -l) -lt $steps ]] || fail "the nodes had trained to the end before they were killed"
 node > seventh.out 2> seventh.err &
 first=$!
 node > eighth.out 2> eighth.err &
