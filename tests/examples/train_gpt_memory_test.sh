@@ -66,14 +66,15 @@ port=$(free_port)
 # start_node NUMBER: $guard is its weft_run.
 start_node() {
   "$weft_run" --nnodes=1:2 --nproc-per-node=1 "--rdzv-endpoint=127.0.0.1:$port" --rdzv-id=shrunk --max-restarts=3 \
-    --rdzv-conf=join_timeout=60,last_call_timeout=2 "$train" "${flags[@]}" --mesh=dp=auto --steps=40 --memory_gb=0.025 --checkpoint_dir="$dir/shrunk" \
+    --rdzv-conf=join_timeout=60 "$train" "${flags[@]}" --mesh=dp=auto --steps=40 --memory_gb=0.025 --checkpoint_dir="$dir/shrunk" \
     --save_every=5 "--save=$dir/shrunk.safetensors" > "shrunk.$1.json" 2> "shrunk.$1.err" &
   guard=$!
   started+=("$guard")
 }
 start_node 0
 guard0=$guard
-until (: < "/dev/tcp/127.0.0.1/$port") 2> /dev/null; do
+# The first to come is node 0, which has rank 0. It says that it is there when it has waited for three seconds.
+until grep -qs "weft_run: waiting: 1 of" shrunk.0.err; do
   kill -0 "$guard0" 2> /dev/null || break
   sleep 0.02
 done

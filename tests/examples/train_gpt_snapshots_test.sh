@@ -20,7 +20,7 @@ clean_up() {
 trap clean_up EXIT
 
 for i in $(seq 1 400); do echo "line $i of the tale, $((i * i % 97)) and so on"; done > text.txt
-steps=240
+steps=400  # of 5 ms: the script may be held up for a second before it kills what trains
 every=5
 nodes=2
 mesh=dp=4
@@ -55,12 +55,11 @@ start_job() {
   port=$(free_port)
   start_node 0
   guard0=$guard
-  # The first to come is node 0, which keeps the store and has rank 0.
-  until (: < "/dev/tcp/127.0.0.1/$port") 2> /dev/null; do
+  # The first to come is node 0, which keeps the store and has rank 0. It says that it is there when it has waited for three seconds.
+  until grep -qs "weft_run: waiting: 1 of" "$name.0.err"; do
     kill -0 "$guard0" 2> /dev/null || break
     sleep 0.02
   done
-  sleep 0.3
   start_node 1
   guard1=$guard
 }
