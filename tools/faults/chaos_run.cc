@@ -1,7 +1,6 @@
 #include "tools/faults/chaos_run.h"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -198,10 +197,10 @@ class ChaosRun {
       const std::vector<std::string> now = TemporaryNames(places_.Checkpoints());
       return !now.empty() && now != before;
     };
-    // How long a save lasts is not known: what comes too late for one comes earlier in the next.
-    for (double longest = 0.02;; longest /= 2) {
+    // How long a save lasts is not known: what comes too late for one comes earlier in the next, and so do all behind it.
+    for (;; save_s_ /= 2) {
       AwaitOrThrow(is_saving, "save after step", job_->last_step(), milliseconds(0));
-      job_->PumpFor(fault.delay * longest);
+      job_->PumpFor(fault.delay * save_s_);
       if (is_saving() || !job_->IsRunning()) return;
     }
   }
@@ -379,6 +378,7 @@ class ChaosRun {
   std::optional<ChaosCluster> job_;
   double start_s_ = 1;  // from the start of a job to its first step
   double step_s_ = 0.1;
+  double save_s_ = 0.02;  // of a save, in which faults come
   std::map<int, pid_t> ranks_;
   std::vector<pid_t> hurt_;  // the ranks of the life that a fault has hit
   int64_t lines_before_ = 0;
