@@ -68,16 +68,18 @@ void CheckFits(const Slot& slot, const TensorType& type, bool cast) {
                type.shape == own.shape && may_cast ? " (LoadStateOptions::cast takes it)" : "");
 }
 
-// Which slots there is something for. `types`: of the tensors outside, by name.
+// Which slots there is something for. `types`: of the tensors outside, by name; `of_all`: of those of other stages and parts,
+// too.
 LoadStateResult Match(const Module& module, const std::vector<Slot>& slots,
-                      const std::map<std::string, TensorType>& types, const LoadStateOptions& options) {
+                      const std::map<std::string, TensorType>& types, bool of_all,
+                      const LoadStateOptions& options) {
   LoadStateResult result;
   std::set<std::string> known;
   std::set<std::string> missing;
   for (const Slot& slot : slots) {
     if (slot.outside.empty()) continue;
     known.insert(slot.outside);
-    if (slot.is_here && types.count(slot.outside) == 0) missing.insert(slot.name);
+    if ((slot.is_here || of_all) && types.count(slot.outside) == 0) missing.insert(slot.name);
   }
   result.missing.assign(missing.begin(), missing.end());
   for (const auto& [name, type] : types) {
@@ -134,7 +136,7 @@ LoadStateResult LoadState(Module& module, const StateMap& state, const LoadState
     WEFT_REQUIRE(value.defined(), "load state: '", name, "' is undefined (default-constructed)");
     types[name] = value.type();
   }
-  const LoadStateResult result = Match(module, slots, types, options);
+  const LoadStateResult result = Match(module, slots, types, /*of_all=*/false, options);
   CheckMeshes(slots, state);
   for (const Slot& slot : slots) {
     const auto found = slot.is_here ? state.find(slot.outside) : state.end();
@@ -161,7 +163,8 @@ LoadStateResult LoadWeights(SafetensorsReader& reader, Module& module, const Loa
     if (wanted.count(name) > 0) ThrowLacksDType(reader.path(), absl::StrCat("tensor '", name, "'"), dtype);
     add(name, TensorType());
   }
-  const LoadStateResult result = Match(module, slots, types, options);
+  // Otherwise the ranks of one stage would end, and the others wait for them.
+  const LoadStateResult result = Match(module, slots, types, /*of_all=*/true, options);
   for (const Slot& slot : slots) {
     if (!slot.is_here || types.count(slot.outside) == 0) continue;
     const DTensor& value = slot.value();

@@ -53,8 +53,9 @@ struct LoadStateResult {
 // Errors: InvalidArgument that lists names, if strict; for another shape, or another dtype unless `cast`; for a mesh of other
 //         ranks; for a value that is undefined.
 LoadStateResult LoadState(Module& module, const StateMap& state, const LoadStateOptions& options = {});
-// The same out of a file: each rank reads its pieces alone. Of a checkpoint (dtensor/checkpoint/checkpoint.h) the optimizer's
-// state, "optimizer.", is not unexpected; what the module itself calls so is loaded.
+// The same out of a file, which is to have what all stages and parts have: each rank reads its pieces alone, and each is told
+// of all that the file lacks. Of a checkpoint (dtensor/checkpoint/checkpoint.h) the optimizer's state, "optimizer.", is not
+// unexpected; what the module itself calls so is loaded.
 // Errors: also Unimplemented for what the module has and the file has in a dtype that Weft lacks.
 LoadStateResult LoadWeights(SafetensorsReader& reader, Module& module, const LoadStateOptions& options = {});
 
