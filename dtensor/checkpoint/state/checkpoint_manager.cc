@@ -225,14 +225,17 @@ StepToWrite CheckpointManager::Prepare(int64_t step, const State& state) {
   write.failure = contents.failure;
   if (write.failure != nullptr) return write;
   try {
-    AddPieces(contents.tensors, &write);
+    AddPieces(std::move(contents.tensors), &write);
   } catch (...) {
     write.failure = std::current_exception();
   }
   return write;
 }
 
-void CheckpointManager::AddPieces(const std::vector<LocalStateTensor>& tensors, StepToWrite* write) {
+// By name, as a load reads them: so a disk reads the file from its beginning to its end.
+void CheckpointManager::AddPieces(std::vector<LocalStateTensor> tensors, StepToWrite* write) {
+  std::sort(tensors.begin(), tensors.end(),
+            [](const auto& a, const auto& b) { return a.tensor.name < b.tensor.name; });
   std::vector<std::pair<std::string, Tensor>> live;
   for (const LocalStateTensor& local : tensors) {
     const TensorPlace place = PlaceOf(local.tensor.tensor);

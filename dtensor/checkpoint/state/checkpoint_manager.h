@@ -147,7 +147,7 @@ class CheckpointManager {
   [[noreturn]] void GiveUp(int64_t step, const Error& error);  // sets it aside, and throws
   void LoadTexts(const StateTexts& texts, State& state, const RestoreOptions& options);
   StepToWrite Prepare(int64_t step, const State& state);
-  void AddPieces(const std::vector<LocalStateTensor>& tensors, StepToWrite* write);
+  void AddPieces(std::vector<LocalStateTensor> tensors, StepToWrite* write);
   void StartSave(int64_t step, const State& state);
   void Write(const StepToWrite& step);
   void TakeOver(const WrittenPieces& written, int64_t step);
