@@ -39,6 +39,8 @@ class Section {
     return found == object_.end() || *found == "auto" ? nullptr : &*found;
   }
   bool IsAuto(const char* key) const { return object_.contains(key) && object_.at(key) == "auto"; }
+  // Of a key that Find has not found: what is there instead.
+  const char* Instead(const char* key) const { return IsAuto(key) ? "got \"auto\"" : "it is missing"; }
 
   template <class... Parts>
   void Require(bool fits, const char* key, const Json& given, const Parts&... expected) const {
@@ -76,8 +78,8 @@ class Section {
   }
   std::string OneOf(const char* key, std::initializer_list<const char*> names) {
     const Json* const value = Find(key);
-    WEFT_REQUIRE(value != nullptr, "key \"", PathOf(key), "\": expected ", absl::StrJoin(names, " or "),
-                 ", it is missing");
+    WEFT_REQUIRE(value != nullptr, "key \"", PathOf(key), "\": expected ", absl::StrJoin(names, " or "), ", ",
+                 Instead(key));
     for (const char* name : names) {
       if (*value == name) return name;
     }
@@ -245,7 +247,7 @@ DeepSpeedScheduler Scheduler(Section section) {
   DeepSpeedScheduler scheduler = {.type =
                                       section.OneOf("type", {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"})};
   std::optional<Section> params = section.Object("params");
-  WEFT_REQUIRE(params, "key \"scheduler.params\": expected an object, it is missing");
+  WEFT_REQUIRE(params, "key \"scheduler.params\": expected an object, ", section.Instead("params"));
   if (params->Find("warmup_type") != nullptr) {
     scheduler.warmup_type = params->OneOf("warmup_type", {"linear", "log"});
   } else if (!params->IsAuto("warmup_type")) {

@@ -137,6 +137,8 @@ TEST(DeepSpeedConfigTest, AWrongValueNamesKeyGivenAndExpected) {
             "key \"optimizer.type\": expected Adam or AdamW or Lion or SGD, got \"OneBitAdam\"");
   EXPECT_EQ(ErrorOf(R"({"optimizer": {}})"),
             "key \"optimizer.type\": expected Adam or AdamW or Lion or SGD, it is missing");
+  EXPECT_EQ(ErrorOf(R"({"optimizer": {"type": "auto"}})"),
+            "key \"optimizer.type\": expected Adam or AdamW or Lion or SGD, got \"auto\"");
   EXPECT_EQ(ErrorOf(R"({"optimizer": {"type": "Adam", "params": {"betas": [0.9]}}})"),
             "key \"optimizer.params.betas\": expected two numbers of at least 0 and below 1, got [0.9]");
   EXPECT_EQ(ErrorOf(R"({"optimizer": {"type": "Adam", "params": {"betas": [0.9, 1]}}})"),
@@ -203,6 +205,8 @@ TEST(DeepSpeedConfigTest, WhatWeftDoesOtherwiseIsRefused) {
             "key \"scheduler.params.warmup_type\": expected linear or log, got \"cubic\"");
   EXPECT_EQ(ErrorOf(R"({"scheduler": {"type": "WarmupLR"}})"),
             "key \"scheduler.params\": expected an object, it is missing");
+  EXPECT_EQ(ErrorOf(R"({"scheduler": {"type": "WarmupLR", "params": "auto"}})"),
+            "key \"scheduler.params\": expected an object, got \"auto\"");
   EXPECT_EQ(ErrorOf(R"({"scheduler": {"type": "WarmupCosineLR", "params": {"warmup_type": "linear"}}})"),
             "key \"scheduler.params.total_num_steps\": expected a whole number, it is missing");
   EXPECT_EQ(
