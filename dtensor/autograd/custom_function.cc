@@ -109,7 +109,10 @@ DTensors CallCustom(const CustomFunction& function, const DTensors& operands) {
     WEFT_REQUIRE(outputs[i].defined(), function.name, ": output ", i, " is undefined (default-constructed)");
   }
   if (!recorded) return outputs;
-  WEFT_REQUIRE(function.backward != nullptr, function.name, ": expected a backward, got an empty function");
+  const bool has_gradients = std::any_of(outputs.begin(), outputs.end(),
+                                         [](const DTensor& output) { return IsFloating(output.dtype()); });
+  WEFT_REQUIRE(function.backward != nullptr || !has_gradients, function.name,
+               ": expected a backward, got an empty function");
   TapeNode::Edges edges;
   for (const DTensor& operand : operands) edges.push_back(EdgeTo(operand));
   // In handles of their own: a forward may give back what it was given.
