@@ -65,6 +65,7 @@ DTensors CustomNode::Backward(MeshContext& context, absl::Span<const DTensor> gr
         Unpack(context, outputs_[i], Edge{IntrusivePtr<TapeNode>(this), static_cast<int>(i)}));
   }
   of.gradients.assign(gradients.begin(), gradients.end());
+  WEFT_REQUIRE(function_.backward != nullptr, function_.name, ": expected a backward, got an empty function");
   DTensors made = function_.backward(of);
   WEFT_REQUIRE(made.size() == types_.size(), function_.name, ": backward returned ", made.size(),
                " gradients for ", types_.size(), " operands");
@@ -109,10 +110,6 @@ DTensors CallCustom(const CustomFunction& function, const DTensors& operands) {
     WEFT_REQUIRE(outputs[i].defined(), function.name, ": output ", i, " is undefined (default-constructed)");
   }
   if (!recorded) return outputs;
-  const bool has_gradients = std::any_of(outputs.begin(), outputs.end(),
-                                         [](const DTensor& output) { return IsFloating(output.dtype()); });
-  WEFT_REQUIRE(function.backward != nullptr || !has_gradients, function.name,
-               ": expected a backward, got an empty function");
   TapeNode::Edges edges;
   for (const DTensor& operand : operands) edges.push_back(EdgeTo(operand));
   // In handles of their own: a forward may give back what it was given.

@@ -202,6 +202,10 @@ TEST(CustomFunctionTest, MistakesAreNamed) {
                 CallCustom({"f", id, nullptr}, {Full(context, DType::kF64, {3}, 1)});
               }),
               "nothing was thrown");
+    EXPECT_EQ(ErrorOf([&] {
+                CallCustom({"f", id, nullptr}, {Full(context, DType::kF64, {3}, 1).RequiresGrad()});
+              }),
+              "nothing was thrown");
     // Integers have none.
     const auto rounded = [](const DTensors& x) -> DTensors { return {Cast(x[0], DType::kI64)}; };
     EXPECT_EQ(ErrorOf([&] {
