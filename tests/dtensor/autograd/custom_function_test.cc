@@ -207,7 +207,7 @@ TEST(CustomFunctionTest, MistakesAreNamed) {
               }),
               "nothing was thrown");
     // Integers have none.
-    const auto rounded = [](const DTensors& x) -> DTensors { return {Cast(x[0], DType::kI64)}; };
+    const auto rounded = [](const DTensors& x) -> DTensors { return {Convert(x[0], DType::kI64)}; };
     EXPECT_EQ(ErrorOf([&] {
                 CallCustom({"f", rounded, nullptr}, {Full(context, DType::kF64, {3}, 1).RequiresGrad()});
               }),
