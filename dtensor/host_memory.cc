@@ -27,31 +27,20 @@ DTensor CopyTo(const IntrusivePtr<MeshContext>& context, const DTensor& x, Memor
 }
 
 // The copy itself waits for what makes `x`, not the rank's stream; but a value that is written in place, whose next writer may
-// be any that shares its memory, is not written to before it has been copied. What a worker makes, the rank waits for.
+// be any that shares its memory, is not written to before it has been copied.
 DTensor BeginToHost(const DTensor& x, MemoryKind kind) {
   const DTensorImpl& impl = *x.impl();
   const IntrusivePtr<MeshContext> host = impl.context->HostSide();
-  std::vector<Work> before;
-  const bool is_made_by_worker = impl.is_pending() && impl.pending()->lanes().back()->worker != nullptr;
-  if (!impl.piece().IsContiguous() || is_made_by_worker) {
-    impl.Local();
-  } else if (impl.is_pending()) {
-    before = impl.pending()->works();
-  }
-  const Tensor from =
-      impl.piece().IsContiguous() ? impl.piece() : CloneTensor(impl.piece(), impl.context->allocator());
+  PieceToCopy piece = PieceToCopyOf(x);
   const MemoryKindGuard guard(*host->allocator(), kind);
-  Tensor to = Tensor::Empty(host->allocator(), from.dtype(), from.shape());
-  const auto join = [&] {
-    for (const Work& work : before) work.WaitOnWorker();
-  };
+  Tensor to = Tensor::Empty(host->allocator(), piece.from.dtype(), piece.from.shape());
   const bool is_written = static_cast<bool>(impl.writes);
   std::shared_ptr<QueuedBatch> batch =
-      BeginCopy(from, to, {.rank = before.empty() || is_written, .join = join});
+      BeginCopy(piece.from, to, {.rank = piece.before.empty() || is_written, .join = [&] { piece.Join(); }});
   if (is_written) batch->Join();
-  return DTensor(
-      MakeIntrusive<DTensorImpl>(host, impl.layout, impl.type, std::move(to),
-                                 MakePending(*host, MakeArrivalWork(std::move(batch), std::move(before)))));
+  return DTensor(MakeIntrusive<DTensorImpl>(
+      host, impl.layout, impl.type, std::move(to),
+      MakePending(*host, MakeArrivalWork(std::move(batch), std::move(piece.before)))));
 }
 
 // Values on the host that copies still read: nobody is to write to them, but others may read them.
@@ -95,6 +84,20 @@ DTensor BeginToDevice(const IntrusivePtr<MeshContext>& device, const DTensor& x,
 }
 
 }  // namespace
+
+PieceToCopy PieceToCopyOf(const DTensor& x) {
+  const DTensorImpl& impl = *x.impl();
+  PieceToCopy piece;
+  const bool is_made_by_worker = impl.is_pending() && impl.pending()->lanes().back()->worker != nullptr;
+  if (!impl.piece().IsContiguous() || is_made_by_worker) {
+    impl.Local();
+  } else if (impl.is_pending()) {
+    piece.before = impl.pending()->works();
+  }
+  piece.from =
+      impl.piece().IsContiguous() ? impl.piece() : CloneTensor(impl.piece(), impl.context->allocator());
+  return piece;
+}
 
 bool ComputesOnHost(MeshContext& context) {
   return context.world().allocator()->device().type != DeviceType::kCuda;

@@ -3,8 +3,12 @@
 #ifndef WEFT_DTENSOR_HOST_MEMORY_H_
 #define WEFT_DTENSOR_HOST_MEMORY_H_
 
+#include <vector>
+
 #include "dtensor/dtensor.h"
+#include "runtime/comm/work.h"
 #include "runtime/device/memory_kind.h"
+#include "runtime/tensor/tensor.h"
 
 namespace weft {
 
@@ -30,6 +34,20 @@ DTensor ToDevice(const DTensor& x, MemoryKind kind = MemoryKind::kOther);
 // Cost:   a copy of the piece. From the second memory to a GPU in a stream of its own: `to` is pending, and until then so is
 //         `from` for whoever would write to it.
 void CopyInto(const DTensor& from, const DTensor& to);
+
+// A piece on a GPU that is to be copied beside the rank's stream.
+struct PieceToCopy {
+  Tensor from;                    // row-major
+  std::vector<Work> before = {};  // what makes it
+
+  // For CopyAfter::join: the copy waits for `before`.
+  void Join() const {
+    for (const Work& work : before) work.WaitOnWorker();
+  }
+};
+
+// That of `x`. What a worker makes, and what has to be made row-major, the rank waits for: `before` is empty then.
+PieceToCopy PieceToCopyOf(const DTensor& x);
 
 // Whether the device's kernels read the second memory as it is: a CPU's do.
 bool ComputesOnHost(MeshContext& context);

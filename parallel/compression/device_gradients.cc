@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "dtensor/host_memory.h"
 #include "runtime/comm/queued_work.h"
 #include "runtime/tensor/begin_copy.h"
 #include "runtime/tensor/copy.h"
@@ -35,17 +36,8 @@ Tensor DeviceGradients::NewPlace(DType dtype, const Shape& shape) const {
 
 void DeviceGradients::Send(const DTensor& gradient, const Tensor& to, GradientBucket& bucket) {
   const DTensorImpl& impl = *gradient.impl();
-  std::vector<Work> before;
-  const bool is_made_by_worker = impl.is_pending() && impl.pending()->lanes().back()->worker != nullptr;
-  if (!impl.piece().IsContiguous() || is_made_by_worker) {
-    impl.Local();
-  } else if (impl.is_pending()) {
-    before = impl.pending()->works();
-  }
-  const auto join = [&before] {
-    for (const Work& work : before) work.WaitOnWorker();
-  };
-  sent_.push_back(BeginCopy(RowMajor(impl.piece()), to, {.join = join}));
+  const PieceToCopy piece = PieceToCopyOf(gradient);
+  sent_.push_back(BeginCopy(piece.from, to, {.join = [&] { piece.Join(); }}));
   // Whoever writes to it next may be any that shares its memory.
   const bool has_others = impl.use_count() > 1 || (impl.writes && impl.writes->use_count() > 1);
   if (impl.writes && has_others) sent_.back()->Join();
