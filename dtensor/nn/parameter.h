@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -212,6 +213,11 @@ class Parameter {
   // Whether ranks gather what an update has changed, while it changes others: copies ahead of their use, or the value at rest.
   bool sends_updates() const {
     return placed_.copy_source != nullptr || placed_.layouts.of_state() != placed_.layouts.at_rest;
+  }
+  // When the next forward is expected to read its copy, before those of which this is larger (CopySource::ReadOrder).
+  int read_order() const {
+    return placed_.copy_source != nullptr ? placed_.copy_source->ReadOrder(placed_.copy_index)
+                                          : std::numeric_limits<int>::max();
   }
   // Where gradients arrive.
   LeafNode& leaf() const;

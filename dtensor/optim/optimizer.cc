@@ -46,6 +46,13 @@ int64_t PartBytes(absl::Span<const int> indices, const std::vector<Parameter*>& 
   return std::min(kMostBytes, std::max(kLeastBytes, all / kParts));
 }
 
+// Those whose copies are read first come first, so that these are the first to be gathered.
+void SortByReading(const std::vector<Parameter*>& parameters, std::vector<int>* indices) {
+  std::vector<int> order(parameters.size());
+  for (const int i : *indices) order[i] = parameters[i]->read_order();
+  std::stable_sort(indices->begin(), indices->end(), [&](int a, int b) { return order[a] < order[b]; });
+}
+
 }  // namespace
 
 Optimizer::Optimizer(std::vector<Parameter*> parameters, absl::string_view name,
@@ -91,6 +98,7 @@ void Optimizer::StepBetweenHooks(double lr, const DTensor& gradient_scale) {
   Call(kCountUpdate, {updates_, scale});
   const bool in_parts = updates_in_parts() && AnySends(indices, parameters_);
   const int64_t part_bytes = in_parts ? PartBytes(indices, parameters_) : 0;
+  if (in_parts) SortByReading(parameters_, &indices);
   for (absl::Span<const int> left = indices; !left.empty();) {
     const absl::Span<const int> now = in_parts ? SomeOf(left, parameters_, part_bytes) : left;
     UpdateThere(now, lr, scale);

@@ -21,9 +21,9 @@ namespace weft {
 // pieces are gathered (Parameter::TakeUpdates). A parameter without a gradient is left alone. Weight decay applies to the
 // parameters that decay: their modules say so (ParameterSpec::decays). What else differs between parameters is said by groups
 // (parameter_groups.h). All are updated by one call (CallEach): on a GPU a launch for some forty of them. Parameters that are
-// gathered when they have been changed (ZeRO; units of FSDP) are updated by some ten calls, of 1 to 25 MiB, in the order of the
-// model's parameters: for the most part forward reads them in that order. So the first are gathered while others are updated, and
-// forward need not wait for all. Those whose state lies in the ranks' second memory (ParameterMemory) are updated on the CPU, some
+// gathered when they have been changed (ZeRO; units of FSDP) are updated by some ten calls, of 1 to 25 MiB, in the order in
+// which forward reads them: that of units, where it is known (Parameter::read_order), otherwise that of the model's parameters, which
+// for the most part is the same. So the first are gathered while others are updated, and forward need not wait for all. Those whose state lies in the ranks' second memory (ParameterMemory) are updated on the CPU, some
 // 25 MiB at a time, so that what has been changed is on its way to the device while the next are updated. Each optimizer has a
 // file of its own.
 class Optimizer {

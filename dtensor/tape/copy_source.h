@@ -1,6 +1,8 @@
 #ifndef WEFT_DTENSOR_TAPE_COPY_SOURCE_H_
 #define WEFT_DTENSOR_TAPE_COPY_SOURCE_H_
 
+#include <limits>
+
 #include "dtensor/dtensor.h"
 
 namespace weft {
@@ -21,6 +23,9 @@ class CopySource {
 
   // An optimizer has changed the parameter: what reads it next is known to come.
   virtual void Updated(int /*copy*/) {}
+
+  // How many other copies, or sets of them, the next forward is expected to read first; the largest int: unknown.
+  virtual int ReadOrder(int /*copy*/) const { return std::numeric_limits<int>::max(); }
 
   // The parameter is gone.
   virtual void Forget(int copy) noexcept = 0;

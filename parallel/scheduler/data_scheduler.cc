@@ -185,11 +185,11 @@ std::shared_ptr<GradientBuckets> MakeBuckets(MeshContext& context, const std::ve
                       .communication = communication[number]});
     gradient_bytes += leaves.back().moved_bytes;
   }
-  // Ten buckets at least, if each is still worth a collective: otherwise a small model's gradients would move when
+  // Twenty buckets at least, if each is still worth a collective: otherwise a small model's gradients would move when
   // backward has ended.
   const auto most = static_cast<int64_t>(std::min(options.bucket_mb * (1 << 20), 0x1p62));
   const int64_t least = LeastBucketBytes(context.mesh(), context.cost_model());
-  const BucketOptions of_buckets = {.bucket_bytes = std::min(most, std::max(least, gradient_bytes / 10)),
+  const BucketOptions of_buckets = {.bucket_bytes = std::min(most, std::max(least, gradient_bytes / 20)),
                                     .lane = options.overlap ? Lane::kGrad : Lane::kInline,
                                     .replica_lane = options.overlap ? Lane::kReplica : Lane::kInline,
                                     .find_unused = options.find_unused,

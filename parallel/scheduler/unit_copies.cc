@@ -1,6 +1,7 @@
 #include "parallel/scheduler/unit_copies.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -35,8 +36,11 @@ int64_t WholeBytes(const CopyUnit& unit, bool packed_alone) {
   return bytes;
 }
 
-void AddOnce(std::vector<int>& order, int unit) {
-  if (std::find(order.begin(), order.end(), unit) == order.end()) order.push_back(unit);
+// Whether it was not there.
+bool AddOnce(std::vector<int>& order, int unit) {
+  if (std::find(order.begin(), order.end(), unit) != order.end()) return false;
+  order.push_back(unit);
+  return true;
 }
 
 }  // namespace
@@ -104,17 +108,17 @@ void UnitCopies::Release(int index) noexcept {
 void UnitCopies::Use(int index) {
   Unit& unit = units_[index];
   in_use_ = index;
-  const bool first = !IsHere(unit) || !unit.is_used;
+  bool first = !IsHere(unit) || !unit.is_used;
   Bring(index, /*ahead=*/false);
   unit.is_used = true;
   unit.last_use = ++num_uses_;
   RankState& state = context_.state();
-  // Also of units that an earlier pass has left here: the next step has this pass's order.
-  if (state.in_backward()) {
-    AddOnce(this_backward_, index);
-  } else {
-    AddOnce(state.grad_enabled() ? this_forward_ : this_evaluation_, index);
-  }
+  // Also of units that an earlier pass, or forward, has left here: the next step has this pass's order, and what comes after
+  // them is gathered ahead like any other.
+  std::vector<int>& order = state.in_backward()    ? this_backward_
+                            : state.grad_enabled() ? this_forward_
+                                                   : this_evaluation_;
+  first |= AddOnce(order, index);
   if (!first) return;
   // What the root's gather packs is gone before more is gathered, which would have to wait for it anyway.
   if (unit.spec.is_root) unit.copies[0].ToLocal();
@@ -146,6 +150,12 @@ void UnitCopies::Updated(int copy) {
     if (parameter.trainable() && parameter.at_rest().impl()->version() == unit.versions[i]) return;
   }
   Gather(index, /*ahead=*/true);
+}
+
+int UnitCopies::ReadOrder(int copy) const {
+  const auto place = std::find(forward_order_.begin(), forward_order_.end(), places_[copy].first);
+  return place == forward_order_.end() ? std::numeric_limits<int>::max()
+                                       : static_cast<int>(place - forward_order_.begin());
 }
 
 // The next units of the pass that runs, as the last one had them. What was gathered ahead in another hope goes.

@@ -62,6 +62,8 @@ class UnitCopies final : public CopySource {
   // Errors: FailedPrecondition if the parameter is no more.
   DTensor Copy(int copy) override;
   void Updated(int copy) override;
+  // By the unit's place in the order of the last forward.
+  int ReadOrder(int copy) const override;
   void Forget(int copy) noexcept override;
 
   // From Hold to Release a unit is here, whatever the program does: gathered ahead at once, and kept. Beyond the number

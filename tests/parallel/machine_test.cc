@@ -48,7 +48,7 @@ TEST(MachineTest, RanksHaveToAgreeOnTheMachine) {
   });
 }
 
-// Where a message starts at once, buckets are a tenth of the gradients; where it takes long, they are one. No bucket_mb is
+// Where a message starts at once, buckets are a twentieth of the gradients; where it takes long, they are one. No bucket_mb is
 // too large.
 TEST(MachineTest, BucketsAreAsLargeAsTheMachineNeeds) {
   const auto num_reductions = [](double alpha, double bucket_mb = 25) {

@@ -24,6 +24,7 @@
 #include "runtime/trace/span.h"
 #include "tests/parallel/scheduler/chain.h"
 #include "tests/parallel/scheduler/forward_operation.h"
+#include "tests/parallel/scheduler/trace_spans.h"
 
 namespace weft {
 namespace {
@@ -114,23 +115,6 @@ class GatedWorld final : public World {
   Gate* const gate_;
   const std::string axes_;
 };
-
-struct Interval {
-  double begin = 0;
-  double end = 0;
-};
-
-// The spans of a category on one lane of a rank.
-std::vector<Interval> SpansOf(const nlohmann::json& trace, const std::string& category, int rank, int lane) {
-  std::vector<Interval> spans;
-  for (const nlohmann::json& event : trace) {
-    if (event["ph"] != "X" || event["cat"] != category || event["pid"] != rank || event["tid"] != lane)
-      continue;
-    const double begin = event["ts"].get<double>();
-    spans.push_back({begin, begin + event["dur"].get<double>()});
-  }
-  return spans;
-}
 
 int CountInside(const std::vector<Interval>& inner, const std::vector<Interval>& outer) {
   int count = 0;

@@ -17,16 +17,19 @@
 #include "dtensor/optim/sgd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "ops/elementwise/elementwise.h"
 #include "ops/op/kernel.h"
 #include "ops/sharding/sharding_rule.h"
 #include "parallel/parallelize.h"
 #include "runtime/launch/run_ranks.h"
 #include "runtime/tensor/copy.h"
+#include "runtime/trace/span.h"
 #include "tests/message_of.h"
 #include "tests/ops/tensor_compare.h"
 #include "tests/parallel/scheduler/chain.h"
 #include "tests/parallel/scheduler/num_calls.h"
+#include "tests/parallel/scheduler/trace_spans.h"
 
 namespace weft {
 namespace {
@@ -288,6 +291,37 @@ TEST(UnitCopiesTest, NothingIsGatheredAheadWhereHooksUpdateWithinBackward) {
     }
     EXPECT_THAT(warnings, testing::IsEmpty());
   });
+}
+
+// The gathers that the rank's thread has waited for, of two steps of which the first learns the order.
+size_t NumWaitedGathers(const Plan& plan) {
+  Tracer tracer;
+  RunRanks(2,
+           [&plan](World& world) {
+             Chain model;
+             const auto context =
+                 Parallelize(model, world, DeviceMesh::Parse("dp=2"), plan, {.dtype = DType::kF64});
+             for (int step = 0; step < 2; ++step) {
+               Backward(LossOf(context, model));
+             }
+             world.FinishWork();
+           },
+           {.threads_per_rank = 1, .tracer = &tracer});
+  const nlohmann::json trace = nlohmann::json::parse(tracer.ToChromeJson());
+  return SpansOf(trace, "comm", /*rank=*/0, static_cast<int>(Lane::kInline)).size();
+}
+
+// Backward begins with units that forward has left here, the root or a block that stays: what comes after them is gathered
+// ahead all the same. Waited for are the root and all blocks in the first forward, the root in the second, and without a block
+// that stays the last one in the first backward, which only guesses.
+TEST(UnitCopiesTest, WhatComesAfterAUnitThatIsHereIsGatheredAhead) {
+  EXPECT_EQ(NumWaitedGathers(PlanNamed("fsdp")), 7u);
+  EXPECT_EQ(NumWaitedGathers({{"blocks.0", FullyShard("dp")},
+                              {"blocks.1", FullyShard("dp")},
+                              {"blocks.2", FullyShard("dp")},
+                              {"blocks.3", FullyShard("dp", {.reshard = Reshard::kNever})},
+                              {"", FullyShard("dp")}}),
+            6u);
 }
 
 // Blocks whose Forward is not called stay until there is no room for them.

@@ -76,6 +76,37 @@ TEST(UpdatePartsTest, UnitsAreGatheredAheadOfTheNextStepWhileOthersAreUpdated) {
   EXPECT_THAT(CountsUnder(plan, 2, MakeSgd), ElementsAre(0, 1, 2, 3));
 }
 
+// Four weights, of which the first and the last are the root's, which forward uses first.
+class Ends : public Module {
+ public:
+  Linear in{this, "in", 512, 512, {.bias = false}};
+  Linear a{this, "a", 512, 512, {.bias = false}};
+  Linear b{this, "b", 512, 512, {.bias = false}};
+  Linear out{this, "out", 512, 512, {.bias = false}};
+
+ protected:
+  DTensor Forward(const DTensor& x) override { return out(b(a(in(x)))); }
+};
+
+// Not in the model's order: the root's are the first, and on their way when `a` is updated, which is gathered ahead, too.
+TEST(UpdatePartsTest, UnitsAreUpdatedInTheOrderInWhichForwardReadsThem) {
+  RunRanks(2, [](World& world) {
+    Ends model;
+    const Plan plan = {{"a", FullyShard("dp")}, {"b", FullyShard("dp")}, {"", FullyShard("dp")}};
+    const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=2"), plan, {.dtype = DType::kF64});
+    Sgd optimizer(model.AllParameters(), {});
+    GathersBefore gathers(world);
+    for (int step = 0; step < 2; ++step) {
+      Backward(Sum(Square(model(RandomNormal(context, DType::kF64, {2, 512}, {}, "x")))));
+      world.ledger().Clear();
+      const CallObserverGuard guard(context->state(), step == 1 ? &gathers : nullptr);
+      optimizer.Step(1e-6);
+      optimizer.ZeroGrad();
+    }
+    EXPECT_THAT(gathers.counts(), ElementsAre(0, 0, 1, 2));
+  });
+}
+
 // Its update holds an all-reduce: one for all parameters.
 TEST(UpdatePartsTest, LambUpdatesAllAtOnce) {
   RunRanks(2, [](World& world) {
