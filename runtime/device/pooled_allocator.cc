@@ -122,13 +122,45 @@ void PooledAllocator::DoDeallocate(void* data, int64_t num_bytes, MemoryKind kin
   stats_.live_bytes -= counted_bytes;
   by_kind_.Remove(kind, counted_bytes);
   if (num_bytes >= listed_bytes_) Unlist(listed_, data);
-  try {
-    free_blocks_[size_class.index].push_back({data, ++num_frees_});
-    stats_.pooled_bytes += size_class.num_bytes;
-  } catch (const std::bad_alloc&) {
-    ReturnToSystem(data, size_class.num_bytes);
-    held_bytes_ -= size_class.num_bytes;
+  free_blocks_[size_class.index].push_back({data, ++num_frees_});  // its place was kept
+  stats_.pooled_bytes += size_class.num_bytes;
+}
+
+int64_t PooledAllocator::BlockBytes(int64_t num_bytes) { return ClassOf(num_bytes).num_bytes; }
+
+void PooledAllocator::AddObserver(std::weak_ptr<BlockObserver> observer) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<std::weak_ptr<BlockObserver>> observers;
+  if (observers_ != nullptr) observers = *observers_;
+  std::erase_if(observers, [](const std::weak_ptr<BlockObserver>& other) { return other.expired(); });
+  observers.push_back(std::move(observer));
+  observers_ = std::make_shared<const std::vector<std::weak_ptr<BlockObserver>>>(std::move(observers));
+}
+
+// Without the lock: a device may first finish what waits for a thread that is about to free a block here.
+void PooledAllocator::GiveBack(void* block, const SizeClass& size_class) noexcept {
+  std::shared_ptr<const std::vector<std::weak_ptr<BlockObserver>>> observers;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    observers = observers_;
   }
+  if (observers != nullptr) {
+    for (const std::weak_ptr<BlockObserver>& weak : *observers) {
+      if (const std::shared_ptr<BlockObserver> observer = weak.lock()) observer->BlockGoes(block);
+    }
+  }
+  ReturnToSystem(block, size_class.num_bytes);
+}
+
+// Takes a free block out of the pool for good. Needs the lock.
+void* PooledAllocator::PopFree(int index, size_t position) {
+  std::vector<FreeBlock>& blocks = free_blocks_[index];
+  void* const block = blocks[position].block;
+  blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(position));
+  --num_blocks_[index];
+  stats_.pooled_bytes -= ClassAt(index).num_bytes;
+  held_bytes_ -= ClassAt(index).num_bytes;
+  return block;
 }
 
 AllocatorStats PooledAllocator::stats() const {
@@ -176,14 +208,9 @@ void PooledAllocator::MakeRoom(const SizeClass& size_class, int64_t num_bytes) {
       if (has_room && is_within_bound) return;
       oldest = OldestClass(is_within_bound ? kFirstOfOwnPages : 0);
       if (oldest < 0) return;
-      std::vector<FreeBlock>& blocks = free_blocks_[oldest];
-      block = blocks[0].block;
-      blocks.erase(blocks.begin());
-      stats_.pooled_bytes -= ClassAt(oldest).num_bytes;
-      held_bytes_ -= ClassAt(oldest).num_bytes;
+      block = PopFree(oldest, 0);
     }
-    // Without the lock: a device may first finish what waits for a thread that is about to free a block here.
-    ReturnToSystem(block, ClassAt(oldest).num_bytes);
+    GiveBack(block, ClassAt(oldest));
   }
 }
 
@@ -208,8 +235,18 @@ int PooledAllocator::OldestClass(int from) const {
   return oldest;
 }
 
+// So that Deallocate never lacks memory of the host to write a block down, and so gives none back: its caller may hold a lock
+// that an observer takes.
+void PooledAllocator::KeepPlace(const SizeClass& size_class) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<FreeBlock>& blocks = free_blocks_[size_class.index];
+  const size_t num_blocks = num_blocks_[size_class.index] + 1;
+  if (blocks.capacity() < num_blocks) blocks.reserve(std::max(num_blocks, 2 * blocks.capacity()));
+}
+
 void* PooledAllocator::TakeNew(const SizeClass& size_class, const Request& request) {
   MakeRoom(size_class, request.num_bytes);
+  KeepPlace(size_class);
   void* block = TakeFromSystem(size_class.num_bytes);
   if (block == nullptr) {
     // What the pool keeps in other classes may be what is missing.
@@ -219,6 +256,7 @@ void* PooledAllocator::TakeNew(const SizeClass& size_class, const Request& reque
   if (block == nullptr) ThrowExhausted(request.num_bytes, /*is_capped=*/false);
   const std::lock_guard<std::mutex> lock(mutex_);
   held_bytes_ += size_class.num_bytes;
+  ++num_blocks_[size_class.index];
   Count(block, request);
   return block;
 }
@@ -244,15 +282,16 @@ int PooledAllocator::CurrentLabel() {
 }
 
 void PooledAllocator::ReturnPoolToSystem() noexcept {
-  std::array<std::vector<FreeBlock>, kNumClasses> blocks;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    blocks.swap(free_blocks_);
-    held_bytes_ -= stats_.pooled_bytes;
-    stats_.pooled_bytes = 0;
-  }
   for (int index = 0; index < kNumClasses; ++index) {
-    for (const FreeBlock& free : blocks[index]) ReturnToSystem(free.block, ClassAt(index).num_bytes);
+    while (true) {
+      void* block = nullptr;
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (free_blocks_[index].empty()) break;
+        block = PopFree(index, free_blocks_[index].size() - 1);
+      }
+      GiveBack(block, ClassAt(index));
+    }
   }
 }
 

@@ -28,6 +28,17 @@ class BlockLabels {
   virtual std::string Name(int label) const = 0;
 };
 
+// Whoever makes a block of a pool known elsewhere, such as to a library, and has to take that back before the block goes.
+class BlockObserver {
+ public:
+  virtual ~BlockObserver() = default;
+
+  // The pool gives `block` back to the system when this returns: on the thread of an Allocate that the pool has nothing for, or
+  // of the pool's end. The pool is not locked. No tensor lies in the block, but a device may still have queued work that uses it.
+  // Allocates nothing from the pool.
+  virtual void BlockGoes(const void* block) noexcept = 0;
+};
+
 // What allocators of memory that is dear to get share: freed blocks are kept by size class and reused, so
 // that a training step after the first asks the system for nothing. A device adds where blocks come from.
 //
@@ -57,6 +68,12 @@ class PooledAllocator : public Allocator {
   // Whether Allocate would give so much now without giving other blocks back to the system, which may wait for the device: for
   // whoever can do without. Another thread may be faster.
   bool HasAtHand(int64_t num_bytes);
+
+  // The bytes of the block in which Allocate returns `num_bytes`; they begin where the block does.
+  static int64_t BlockBytes(int64_t num_bytes);
+
+  // `observer` is told of each block that goes, as long as it lives. Several are told one after another.
+  void AddObserver(std::weak_ptr<BlockObserver> observer);
 
   // From now on blocks that the calling thread allocates have the label current then; those of other threads
   // have none, nor have those from before. Labels that came earlier keep their names.
@@ -130,6 +147,9 @@ class PooledAllocator : public Allocator {
   void DoDeallocate(void* data, int64_t num_bytes, MemoryKind kind) noexcept final;
   void* TakeFromPool(const SizeClass& size_class, const Request& request);
   void* TakeNew(const SizeClass& size_class, const Request& request);
+  void KeepPlace(const SizeClass& size_class);
+  void* PopFree(int index, size_t position);
+  void GiveBack(void* block, const SizeClass& size_class) noexcept;
   void MakeRoom(const SizeClass& size_class, int64_t num_bytes);
   bool IsWithinBound(const SizeClass& size_class, int64_t num_bytes) const;
   int OldestClass(int from) const;
@@ -144,12 +164,15 @@ class PooledAllocator : public Allocator {
   const bool guards_;
   mutable std::mutex mutex_;
   std::array<std::vector<FreeBlock>, kNumClasses> free_blocks_;  // of each class the oldest first
+  std::array<size_t, kNumClasses> num_blocks_ = {};              // of each class, live and free
   AllocatorStats stats_;
   MemoryByKind by_kind_;
   int64_t held_bytes_ = 0;    // of all blocks, live and free, as large as they are
   int64_t earlier_peak_ = 0;  // the most live bytes before the last ResetPeak
   int64_t num_frees_ = 0;
   absl::flat_hash_map<const void*, ListedBlock> listed_;
+  // Replaced as a whole, so that they are told without the lock.
+  std::shared_ptr<const std::vector<std::weak_ptr<BlockObserver>>> observers_;
 
   // Names of all labels so far; 0 is none. Those of `labels_` stand from first_label_ on, as far as they are
   // known: they are asked for when they come up, since their owner may be gone when memory runs out. Grown

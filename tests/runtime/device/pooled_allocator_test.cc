@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <random>
 #include <utility>
 #include <vector>
@@ -26,12 +27,14 @@ class CountedPool final : public PooledAllocator {
 
   int64_t held_bytes = 0;  // taken from the system, and not yet given back
   int64_t num_taken = 0;
-  bool has_room = true;             // of the system, whatever it is given back
+  bool has_room = true;  // of the system, whatever it is given back
+  bool is_exhausted = false;
   int64_t num_asked = 0;            // whether it has
   std::vector<int64_t> given_back;  // sizes, in order
 
  protected:
   void* TakeFromSystem(int64_t num_bytes) override {
+    if (is_exhausted) return nullptr;
     held_bytes += num_bytes;
     next_ += num_bytes;
     ++num_taken;
@@ -201,6 +204,67 @@ TEST(PooledAllocatorTest, SmallBlocksMakeNoRoom) {
   EXPECT_EQ(pool.given_back.size(), 2u);
   EXPECT_EQ(pool.num_asked, 0);
   EXPECT_EQ(pool.stats().pooled_bytes, 64 + 4096 + kMebibyte);
+}
+
+// Asks the pool, so that it finds out whether that is locked.
+class Witness final : public BlockObserver {
+ public:
+  explicit Witness(const CountedPool& pool) : pool_(pool) {}
+  void BlockGoes(const void* block) noexcept override {
+    went.push_back(block);
+    given_back_before.push_back(pool_.given_back.size());
+    live_bytes = pool_.stats().live_bytes;
+  }
+
+  std::vector<const void*> went;
+  std::vector<size_t> given_back_before;  // how many
+  int64_t live_bytes = -1;
+
+ private:
+  const CountedPool& pool_;
+};
+
+TEST(PooledAllocatorTest, ObserversAreToldOfEachBlockBeforeItGoes) {
+  constexpr int64_t kCap = 64 * kMebibyte;
+  auto pool = std::make_unique<CountedPool>(kCap);
+  const auto first = std::make_shared<Witness>(*pool);
+  auto second = std::make_shared<Witness>(*pool);
+  pool->AddObserver(first);
+  pool->AddObserver(second);
+  void* const a = pool->Allocate(40 * kMebibyte);
+  void* const b = pool->Allocate(20 * kMebibyte);
+  pool->Deallocate(a, 40 * kMebibyte);
+  pool->Deallocate(b, 20 * kMebibyte);
+  EXPECT_THAT(first->went, ::testing::IsEmpty());  // the pool keeps them
+  void* const c = pool->Allocate(36 * kMebibyte);  // the oldest makes room
+  EXPECT_THAT(first->went, ::testing::ElementsAre(a));
+  EXPECT_EQ(first->live_bytes, 0);
+  EXPECT_EQ(second->went, first->went);
+  second.reset();  // is told no more
+  pool->Deallocate(c, 36 * kMebibyte);
+  pool.reset();
+  EXPECT_THAT(first->went, ::testing::UnorderedElementsAre(a, b, c));
+  EXPECT_THAT(first->given_back_before, ::testing::ElementsAre(0, 1, 2));
+}
+
+TEST(PooledAllocatorTest, ObserversAreToldOfWhatGoesWhereTheSystemHasNoMore) {
+  CountedPool pool;
+  const auto witness = std::make_shared<Witness>(pool);
+  pool.AddObserver(witness);
+  void* const block = pool.Allocate(kMebibyte);
+  pool.Deallocate(block, kMebibyte);
+  pool.is_exhausted = true;
+  EXPECT_THROW(pool.Allocate(2 * kMebibyte), Error);
+  EXPECT_THAT(witness->went, ::testing::ElementsAre(block));
+  EXPECT_EQ(pool.stats().pooled_bytes, 0);
+}
+
+TEST(PooledAllocatorTest, ABlockIsAsLargeAsBlockBytesSays) {
+  for (const int64_t num_bytes : {int64_t{0}, int64_t{1}, int64_t{64}, int64_t{513}, 3 * kMebibyte + 1}) {
+    CountedPool pool;
+    Blocks(pool).Take(num_bytes);
+    EXPECT_EQ(PooledAllocator::BlockBytes(num_bytes), pool.held_bytes) << num_bytes;
+  }
 }
 
 TEST(PooledAllocatorTest, ALittleIsHeldFreely) {
