@@ -72,7 +72,7 @@ std::string TemporaryFolder() { return Read("TMPDIR").value_or("/tmp"); }
 
 std::map<std::string, std::string> NcclVariables() {
   std::map<std::string, std::string> choices;
-  for (const char* const name : {"NCCL_ALGO", "NCCL_PROTO", "NCCL_HOSTID"}) {
+  for (const char* const name : {"NCCL_ALGO", "NCCL_PROTO", "NCCL_HOSTID", "WEFT_NCCL_REGISTER"}) {
     if (std::optional<std::string> value = Read(name)) choices[name] = *std::move(value);
   }
   return choices;

@@ -10,7 +10,7 @@ namespace weft {
 
 // The environment that Weft's programs read, all of it. An unset variable and an empty one are the same: no
 // value. The library itself reads what launchers set, in World::FromEnv alone; TMPDIR, where a file of its own has no
-// folder; and, where it is to refuse it, what is left to NCCL's choice.
+// folder; what is left to NCCL's choice, where it is to refuse it; and WEFT_NCCL_REGISTER.
 //
 // Threads: not while another thread calls setenv.
 
@@ -43,7 +43,7 @@ std::map<std::string, std::string> LauncherVariables();
 std::string TemporaryFolder();
 
 // Of what NCCL reads, by name, those that have a value: NCCL_ALGO and NCCL_PROTO, which it is to use, and NCCL_HOSTID, the
-// machine that it takes this to be.
+// machine that it takes this to be. Besides WEFT_NCCL_REGISTER: 1 where memory is to be registered with it.
 std::map<std::string, std::string> NcclVariables();
 
 // All variables as NAME=VALUE, in the system's order: what a launcher hands on to the programs it starts.

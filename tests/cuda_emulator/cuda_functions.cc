@@ -148,6 +148,7 @@ cudaError_t cudaFree(void* data) {
   NoteDevice(found->second.device);
   AwaitDevice(lock, found->second.device);
   found = cuda.allocations.find(data);
+  if (cuda.on_free != nullptr) cuda.on_free(data);
   cuda.live_bytes -= static_cast<int64_t>(found->second.num_bytes);
   std::memset(data, kPoison, found->second.num_bytes);
   cuda.allocations.erase(found);

@@ -30,6 +30,9 @@ void FailAlways(const std::string& call, cudaError_t error);
 int64_t LiveBytes();
 int64_t NumMallocs();
 
+// `told` hears of memory that cudaFree takes back, with the emulator locked, on the thread that calls it; null: nobody does.
+void SetOnFree(std::function<void(const void* data)> told);
+
 // Issues to `stream` an operation that is over once `ready` returns true: a transfer that needs others. It is
 // called when the stream has come to it, again and again, from any thread that waits, with the emulator
 // locked; it issues nothing. NotifyReady says that it may have another answer now.

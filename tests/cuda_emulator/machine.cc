@@ -220,6 +220,11 @@ int64_t LiveBytes() {
   return TheCuda().live_bytes;
 }
 
+void SetOnFree(std::function<void(const void* data)> told) {
+  Lock lock(TheCuda().mutex);
+  TheCuda().on_free = std::move(told);
+}
+
 int64_t NumMallocs() {
   Lock lock(TheCuda().mutex);
   return TheCuda().num_mallocs;

@@ -87,6 +87,7 @@ struct Cuda {
   std::map<int, int> num_stuck;  // threads in AwaitPlace for which nothing moves, by device
   int64_t live_bytes = 0;
   int64_t num_mallocs = 0;
+  std::function<void(const void*)> on_free;  // null: nobody
   int64_t num_kernels = 0;
   int64_t num_calls_from_other_devices = 0;
   int64_t num_events = 0;

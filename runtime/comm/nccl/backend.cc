@@ -9,7 +9,8 @@ namespace {
 
 std::unique_ptr<DeviceGroups> Make(std::shared_ptr<Store> store, int world_rank,
                                    std::shared_ptr<Allocator> allocator) {
-  return MakeNcclGroups(MakeNcclApi(), std::move(store), world_rank, std::move(allocator));
+  return MakeNcclGroups(MakeNcclApi(), std::move(store), world_rank, std::move(allocator),
+                        NcclOptionsFromEnv());
 }
 
 // NCCL reads it when it is first called, which is after static initialisation. Since 2.22 it connects members for an algorithm at

@@ -63,8 +63,44 @@ void NcclComm::Group(absl::FunctionRef<void()> issue) const {
   Check(api_->GroupEnd(), "ncclGroupEnd");
 }
 
+NcclResult NcclComm::State() const noexcept {
+  NcclResult state = NcclResult::kSuccess;
+  const NcclResult result = api_->CommGetAsyncError(handle_, &state);
+  return result == NcclResult::kSuccess ? state : NcclResult::kInternalError;
+}
+
+bool NcclComm::Register(void* block, int64_t num_bytes) {
+  const auto [found, is_new] = registrations_.try_emplace(block);
+  if (!is_new) return false;
+  const NcclResult result = api_->CommRegister(handle_, block, num_bytes, &found->second.handle);
+  found->second.is_refused = result != NcclResult::kSuccess && result != NcclResult::kInProgress;
+  if (found->second.is_refused) Throw(result, "ncclCommRegister");
+  return true;
+}
+
+bool NcclComm::TryDeregister(const void* block) noexcept {
+  const auto found = registrations_.find(block);
+  if (handle_ == nullptr || found == registrations_.end()) return true;
+  // NCCL takes a call when it is through with the one before it.
+  if (State() != NcclResult::kSuccess) return false;
+  Registration& registration = found->second;
+  if (!registration.is_refused && !registration.is_leaving) {
+    registration.is_leaving = true;
+    if (api_->CommDeregister(handle_, registration.handle) == NcclResult::kInProgress) return false;
+  }
+  registrations_.erase(found);
+  return true;
+}
+
 bool NcclComm::TryLeave() noexcept {
   if (handle_ == nullptr) return true;
+  while (!registrations_.empty()) {
+    if (TryDeregister(registrations_.begin()->first)) continue;
+    const NcclResult state = State();
+    if (state == NcclResult::kSuccess || state == NcclResult::kInProgress) return false;
+    Abort();
+    return true;
+  }
   if (!is_leaving_) {
     is_leaving_ = true;
     const NcclResult result = api_->CommFinalize(handle_);
@@ -73,8 +109,7 @@ bool NcclComm::TryLeave() noexcept {
       return true;
     }
   }
-  NcclResult state = NcclResult::kSuccess;
-  if (api_->CommGetAsyncError(handle_, &state) != NcclResult::kSuccess) state = NcclResult::kInternalError;
+  const NcclResult state = State();
   if (state == NcclResult::kInProgress) return false;
   if (state == NcclResult::kSuccess) {
     api_->CommDestroy(std::exchange(handle_, nullptr));

@@ -2,9 +2,11 @@
 #define WEFT_RUNTIME_COMM_NCCL_COMM_H_
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 
+#include "absl/container/node_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "runtime/comm/nccl/nccl_api.h"
 
@@ -45,18 +47,40 @@ class NcclComm {
     if (result != NcclResult::kSuccess && result != NcclResult::kInProgress) Throw(result, call);
   }
 
-  // Leaves in order, a step a call: true once it has left. Other members have to leave too.
+  // Registers a block of memory that operations to come use, but for one that is registered, or that NCCL has refused before.
+  // Returns whether NCCL was asked: then Poll tells when it is through.
+  // Errors: NCCL's, which has refused the block.
+  bool Register(void* block, int64_t num_bytes);
+
+  // Whether Register has been called with the block and TryDeregister has not been through with it since. While another thread
+  // may be in Abort it can be asked all the same.
+  bool Knows(const void* block) const { return registrations_.contains(block); }
+
+  // Takes the registration of a block back that no operation under way uses, a step a call: true once NCCL has none, as after
+  // Abort. It stays false after an error of NCCL's, by which its owner aborts this.
+  bool TryDeregister(const void* block) noexcept;
+
+  // Leaves in order, a step a call: true once it has left. Takes registrations back first. Other members have to leave too.
   bool TryLeave() noexcept;
 
-  // Ends it at once: what is in the stream ends with it, here. Once is enough.
+  // Ends it at once: what is in the stream ends with it, here, and so do registrations. Once is enough.
   void Abort() noexcept;
 
  private:
+  struct Registration {
+    void* handle = nullptr;
+    bool is_refused = false;
+    bool is_leaving = false;  // NCCL has been told to forget it
+  };
+
   [[noreturn]] void Throw(NcclResult result, const char* call) const;
+  // How NCCL is getting on with what it was last asked for.
+  NcclResult State() const noexcept;
 
   const std::shared_ptr<NcclApi> api_;
   NcclHandle handle_ = nullptr;  // null once it has ended
   bool is_leaving_ = false;
+  absl::node_hash_map<const void*, Registration> registrations_;  // NCCL may write a handle later
 };
 
 }  // namespace weft

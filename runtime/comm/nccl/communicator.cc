@@ -17,6 +17,7 @@ std::shared_ptr<Communicator> MakeNcclCommunicator(std::shared_ptr<NcclHub> hub,
   auto group = std::make_shared<GpuCommunicator>(hub, name, ranks, rank, ledger);
   hub->Add(group);
   if (ledger != nullptr) ledger->AddSource(group);
+  if (hub->options().register_memory) static_cast<CudaAllocator&>(*hub->allocator()).AddObserver(group);
   // Work may be in flight when its user lets go of it: the hub keeps it till then.
   Communicator* const face = group.get();
   return std::shared_ptr<Communicator>(face, [group = std::move(group), hub = std::move(hub)](

@@ -220,6 +220,7 @@ void GpuCommunicator::IssueCalls(Lock& lock, const Operation& operation,
       CopyInStream(operation.parts[i].input, issued.parts[i].input);
     }
   }
+  RegisterMemory(lock, issued);
   const NcclMember member = {*meeting_.comm, stream_.ref().handle(), rank(), size()};
   if (issued.descriptor.kind == CollectiveKind::kSendRecv) {
     IssueNcclSendRecv(member, issued.sends, issued.receives);
@@ -233,6 +234,25 @@ void GpuCommunicator::IssueCalls(Lock& lock, const Operation& operation,
       CopyInStream(issued.parts[i].output, operation.parts[i].output);
     }
   }
+}
+
+// All of it, also what barriers reduce and small blocks: NCCL wants the memory of a call registered on all members or on none,
+// and to it a small block is registered where another one of its page is.
+void GpuCommunicator::RegisterMemory(Lock& lock, const Operation& operation) {
+  if (!hub_->options().register_memory) return;
+  const auto add = [&](const Tensor& tensor) {
+    if (!tensor.defined() || tensor.num_bytes() == 0) return;
+    const Buffer& buffer = *tensor.buffer();
+    if (buffer.allocator().get() != &cuda_) return;  // nobody would tell when its block goes
+    try {
+      if (!meeting_.comm->Register(buffer.data(), PooledAllocator::BlockBytes(buffer.num_bytes()))) return;
+    } catch (const Error& error) {
+      return hub_->WarnOfRegistration(name(), error);
+    }
+    AwaitIssued(lock);
+  };
+  operation.ForEachTensor(add);
+  if (operation.descriptor.kind == CollectiveKind::kBarrier) add(token_);
 }
 
 void GpuCommunicator::Suspect(Error error) {

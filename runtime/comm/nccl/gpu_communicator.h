@@ -24,6 +24,7 @@
 #include "runtime/comm/nccl/stream_work.h"
 #include "runtime/device/cuda/allocator.h"
 #include "runtime/device/cuda/stream.h"
+#include "runtime/device/pooled_allocator.h"
 
 namespace weft {
 
@@ -31,7 +32,10 @@ namespace weft {
 // gpu_communicator_watch.cc takes note of what becomes of them and ends the group.
 //
 // Threads: operations by the rank's; the monitor's calls and those that end the group by any.
-class GpuCommunicator final : public Communicator, public NcclHub::Member, public Ledger::Source {
+class GpuCommunicator final : public Communicator,
+                              public NcclHub::Member,
+                              public Ledger::Source,
+                              public BlockObserver {
  public:
   GpuCommunicator(std::shared_ptr<NcclHub> hub, const std::string& name, const std::vector<int>& ranks,
                   int rank, Ledger* ledger)
@@ -50,6 +54,9 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member, publi
 
   // Ledger::Source.
   void TellEnded() noexcept override;
+
+  // BlockObserver. Waits until the group is idle, if the block is registered.
+  void BlockGoes(const void* block) noexcept override;
 
   // NcclHub::Member.
   void Look(const NcclHub::Round& round) noexcept override;
@@ -100,6 +107,8 @@ class GpuCommunicator final : public Communicator, public NcclHub::Member, publi
   // `widened`: what NCCL is given instead of `operation`, if anything.
   void IssueCalls(Lock& lock, const Operation& operation, const std::optional<Operation>& widened,
                   const std::vector<CudaStreamRef>& streams);
+  // Registers the memory that NCCL is about to be given for `operation`, if the options say so.
+  void RegisterMemory(Lock& lock, const Operation& operation);
   // In the group's stream, whatever their dtypes; undefined tensors are passed over.
   void CopyInStream(const Tensor& from, const Tensor& to);
   void AwaitIssued(Lock& lock);

@@ -1,4 +1,7 @@
 #include <algorithm>
+#include <chrono>
+#include <optional>
+#include <thread>
 
 #include "runtime/comm/group_text.h"
 #include "runtime/comm/nccl/gpu_communicator.h"
@@ -264,6 +267,26 @@ void GpuCommunicator::TellEnded() noexcept {
     Reap();
   } catch (const std::exception&) {
     // Of the device: the monitor ends the group with it.
+  }
+}
+
+// What is in the stream may still use the block, and the device would be waited for anyway before it takes one back. The monitor
+// ends what a peer does not come to. What ends a group ends its registrations when NCCL lets go: before that they are not taken
+// back one by one, since NCCL asks its peers for it, and waits until it is told to abort.
+void GpuCommunicator::BlockGoes(const void* block) noexcept {
+  constexpr std::chrono::microseconds kLongest(200);
+  std::optional<CudaDeviceGuard> guard;
+  for (std::chrono::microseconds pause(1);; pause = std::min(2 * pause, kLongest)) {
+    {
+      const Lock lock(mutex_);
+      if (meeting_.comm == nullptr || !meeting_.comm->Knows(block)) return;
+      RunStep([&] {
+        if (!guard.has_value()) guard.emplace(cuda_.device().index);
+        Reap();
+      });
+      if (pending_.empty() && !is_ending() && meeting_.comm->TryDeregister(block)) return;
+    }
+    std::this_thread::sleep_for(pause);
   }
 }
 

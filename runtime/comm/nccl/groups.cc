@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "runtime/base/env.h"
+#include "runtime/base/error.h"
 #include "runtime/comm/nccl/communicator.h"
 #include "runtime/device/cuda/check.h"
 
@@ -31,6 +32,13 @@ class NcclGroups final : public DeviceGroups {
 };
 
 }  // namespace
+
+NcclOptions NcclOptionsFromEnv() {
+  const std::string text = NcclVariables()["WEFT_NCCL_REGISTER"];
+  WEFT_REQUIRE(text.empty() || text == "0" || text == "1", "WEFT_NCCL_REGISTER is '", text,
+               "'; expected 1 (memory is registered with NCCL) or 0 (it is not)");
+  return {.register_memory = text == "1"};
+}
 
 std::unique_ptr<DeviceGroups> MakeNcclGroups(std::shared_ptr<NcclApi> api, std::shared_ptr<Store> store,
                                              int world_rank, std::shared_ptr<Allocator> allocator,

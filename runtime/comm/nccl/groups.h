@@ -9,6 +9,11 @@
 
 namespace weft {
 
+// What a rank's environment says of NcclOptions: memory is registered with NCCL where WEFT_NCCL_REGISTER is 1, and not where it is
+// 0 or not set.
+// Errors: InvalidArgument for another value.
+NcclOptions NcclOptionsFromEnv();
+
 // The nccl communicators of one rank, whose allocator is a GPU's.
 std::unique_ptr<DeviceGroups> MakeNcclGroups(std::shared_ptr<NcclApi> api, std::shared_ptr<Store> store,
                                              int world_rank, std::shared_ptr<Allocator> allocator,

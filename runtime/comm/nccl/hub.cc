@@ -1,6 +1,7 @@
 #include "runtime/comm/nccl/hub.h"
 
 #include <algorithm>
+#include <iostream>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -82,6 +83,13 @@ void NcclHub::Wake() {
 }
 
 bool NcclHub::HasFinished(int world_rank) { return store_->Check({FinishedKey(world_rank)}); }
+
+void NcclHub::WarnOfRegistration(const std::string& group, const Error& error) {
+  if (has_warned_.exchange(true)) return;
+  std::cerr << absl::StrCat("weft: world rank ", world_rank_, ": group '", group, "': ", error.message(),
+                            "; going on with memory that is not registered. NCCL wants that on all ranks "
+                            "alike: run without WEFT_NCCL_REGISTER\n");
+}
 
 std::vector<std::shared_ptr<NcclHub::Member>> NcclHub::Members() {
   const std::lock_guard<std::mutex> lock(mutex_);

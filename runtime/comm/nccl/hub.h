@@ -3,6 +3,7 @@
 #ifndef WEFT_RUNTIME_COMM_NCCL_HUB_H_
 #define WEFT_RUNTIME_COMM_NCCL_HUB_H_
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -32,6 +33,9 @@ struct NcclOptions {
   std::chrono::milliseconds late_after = std::chrono::milliseconds(1500);
   // How long a late member waits for the others to say where they are.
   std::chrono::milliseconds patience = std::chrono::seconds(3);
+  // Whether a group registers the memory that its operations use with NCCL (ncclCommRegister), each block of the rank's pool
+  // once. The same on all members: NCCL wants it so of the memory of a call.
+  bool register_memory = false;
 };
 
 // What the nccl groups of one rank share: the store where members meet, and one thread, the monitor, that
@@ -106,6 +110,8 @@ class NcclHub {
   int64_t Call();                    // asks all ranks where they are; returns the question's number
   void Wake();                       // a round now
   bool HasFinished(int world_rank);  // its function has returned
+  // Says on stderr why NCCL does not register memory; the first time only.
+  void WarnOfRegistration(const std::string& group, const Error& error);
 
  private:
   void Loop();
@@ -118,6 +124,7 @@ class NcclHub {
   const int world_rank_;
   const std::shared_ptr<Allocator> allocator_;
   const NcclOptions options_;
+  std::atomic<bool> has_warned_ = false;
   GroupFailure cut_off_;    // of the first group that has ended with operations under way
   std::mutex leave_mutex_;  // one at a time leaves; taken before mutex_
   std::mutex mutex_;        // of all below

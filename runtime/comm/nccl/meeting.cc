@@ -141,11 +141,13 @@ class Round {
 
   NcclId ReadId() {
     const std::string key = absl::StrCat(prefix_, "id");
+    const bool registers = hub_.options().register_memory;
     NcclId id;
     if (rank_ == 0) {
       const NcclResult result = hub_.api()->GetUniqueId(&id);
       if (result != NcclResult::kSuccess) ThrowNccl(*hub_.api(), nullptr, result, "ncclGetUniqueId");
-      hub_.store().Set(key, absl::StrCat(absl::string_view(id.bytes.data(), id.bytes.size()), name_));
+      hub_.store().Set(key, absl::StrCat(absl::string_view(id.bytes.data(), id.bytes.size()),
+                                         registers ? "1" : "0", name_));
       return id;
     }
     for (;;) {
@@ -153,12 +155,16 @@ class Round {
       try {
         const std::string said =
             hub_.store().Get(key, std::clamp(left, std::chrono::milliseconds(0), kSlice));
-        WEFT_CHECK(said.size() >= id.bytes.size(), "not an id");
+        WEFT_CHECK(said.size() > id.bytes.size(), "not an id");
         std::memcpy(id.bytes.data(), said.data(), id.bytes.size());
-        const std::string name = said.substr(id.bytes.size());
+        const std::string name = said.substr(id.bytes.size() + 1);
         WEFT_REQUIRE(name == name_, prefix_, ": rank ", ranks_[rank_], " names the group '", name_,
                      "', rank ", ranks_[0], " '", name,
                      "': members must make their groups in the same order");
+        const bool first_registers = said[id.bytes.size()] == '1';
+        WEFT_REQUIRE(first_registers == registers, prefix_, ": rank ", registers ? ranks_[rank_] : ranks_[0],
+                     " registers memory with NCCL, rank ", registers ? ranks_[0] : ranks_[rank_],
+                     " does not: WEFT_NCCL_REGISTER must be the same on all ranks");
         return id;
       } catch (const Error& error) {
         if (error.code() != absl::StatusCode::kDeadlineExceeded) throw;

@@ -21,8 +21,8 @@ struct NcclMeeting {
 // all of them.
 //
 // Errors: DeadlineExceeded naming the members that have not come within NcclOptions::connect_timeout;
-//         InvalidArgument if a member gave the group another name; Aborted after NcclHub::AbortAll; what a
-//         member that was through before has ended the group with; NCCL's.
+//         InvalidArgument if a member gave the group another name, or has another NcclOptions::register_memory;
+//         Aborted after NcclHub::AbortAll; what a member that was through before has ended the group with; NCCL's.
 NcclMeeting MeetNccl(NcclHub& hub, const std::string& name, const std::vector<int>& ranks, int rank);
 
 }  // namespace weft

@@ -56,6 +56,10 @@ class NcclApi {
   virtual NcclResult CommFinalize(NcclHandle comm) = 0;
   virtual NcclResult CommDestroy(NcclHandle comm) = 0;
   virtual NcclResult CommAbort(NcclHandle comm) = 0;
+  // NCCL may read and write memory that is registered where it lies. Of a library before 2.19: kInvalidUsage. `registration`
+  // stays where it is until the call is through.
+  virtual NcclResult CommRegister(NcclHandle comm, void* data, int64_t num_bytes, void** registration) = 0;
+  virtual NcclResult CommDeregister(NcclHandle comm, void* registration) = 0;
   virtual std::string GetErrorString(NcclResult result) = 0;
   virtual std::string GetLastError(NcclHandle comm) = 0;  // `comm` may be null
 

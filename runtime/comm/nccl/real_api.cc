@@ -67,6 +67,17 @@ class RealNcclApi final : public NcclApi {
   NcclResult CommFinalize(NcclHandle comm) override { return Result(ncclCommFinalize(Comm(comm))); }
   NcclResult CommDestroy(NcclHandle comm) override { return Result(ncclCommDestroy(Comm(comm))); }
   NcclResult CommAbort(NcclHandle comm) override { return Result(ncclCommAbort(Comm(comm))); }
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 1)
+  NcclResult CommRegister(NcclHandle comm, void* data, int64_t num_bytes, void** registration) override {
+    return Result(ncclCommRegister(Comm(comm), data, Count(num_bytes), registration));
+  }
+  NcclResult CommDeregister(NcclHandle comm, void* registration) override {
+    return Result(ncclCommDeregister(Comm(comm), registration));
+  }
+#else
+  NcclResult CommRegister(NcclHandle, void*, int64_t, void**) override { return NcclResult::kInvalidUsage; }
+  NcclResult CommDeregister(NcclHandle, void*) override { return NcclResult::kInvalidUsage; }
+#endif
   std::string GetErrorString(NcclResult result) override {
     return ncclGetErrorString(static_cast<ncclResult_t>(result));
   }

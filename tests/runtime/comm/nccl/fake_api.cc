@@ -4,26 +4,18 @@
 #include <cstring>
 
 #include "tests/cuda_emulator/emulator.h"
+#include "tests/runtime/comm/nccl/fake_state.h"
 #include "tests/runtime/comm/nccl/ring_reduction.h"
 
 namespace weft {
 namespace {
 
-// How often a call's progress is asked for before it is through.
-constexpr int kPolls = 2;
+constexpr char kMixed[] = "memory registered on some members of a call alone";
 
 bool IsMessage(FakeNccl::Kind kind) { return kind == FakeNccl::Kind::kSend || kind == FakeNccl::Kind::kRecv; }
 
 bool Agree(const FakeNccl::Call& a, const FakeNccl::Call& b) {
   return a.kind == b.kind && a.count == b.count && a.type == b.type && a.op == b.op && a.peer == b.peer;
-}
-
-// The bytes that `rank` of `size` puts into it.
-size_t InputBytes(const FakeNccl::Call& call, int rank, int size) {
-  using Kind = FakeNccl::Kind;
-  if (call.kind == Kind::kRecv || (call.kind == Kind::kBroadcast && rank != call.peer)) return 0;
-  const int pieces = call.kind == Kind::kReduceScatter ? size : 1;
-  return static_cast<size_t>(call.count * NcclTypeSize(call.type) * pieces);
 }
 
 // Writes the results of a collective that all members have come to.
@@ -71,65 +63,6 @@ void Perform(const std::vector<const FakeNccl::Call*>& calls) {
 }
 
 }  // namespace
-
-// What a communicator's members share.
-struct FakeNccl::Clique {
-  // What a member has come to, with its input as it was then: the earliest that NCCL may read it.
-  struct Posted {
-    Posted(const Call& posted, int rank, int size) : call(posted), input(InputBytes(posted, rank, size)) {
-      std::copy_n(static_cast<const char*>(posted.input), input.size(), input.begin());
-      call.input = input.data();
-    }
-    Call call;
-    std::vector<char> input;
-    bool done = false;  // of a message
-  };
-  struct Collective {
-    std::map<int, Posted> posted;
-    bool done = false;
-  };
-  using Packets = std::map<std::pair<int, int>, std::map<uint64_t, Posted>>;  // by ends, numbered
-
-  // Which ends of the messages of a direction, from one member to another, have come to one.
-  struct Connection {
-    bool sender = false;
-    bool receiver = false;
-  };
-
-  int size = 0;
-  std::map<std::pair<int, int>, Connection> connections;
-  bool broken = false;  // a member has aborted: its buffers may be gone
-  std::map<int, std::weak_ptr<Comm>> members;
-  std::map<int, int> devices;
-  std::map<uint64_t, Collective> collectives;
-  Packets sends;
-  Packets receives;
-};
-
-struct FakeNccl::Comm {
-  std::shared_ptr<Clique> clique;
-  int rank = 0;
-  int polls_left = kPolls;
-  std::vector<std::pair<int, int>> directions;  // of the messages that it was last asked for
-  bool aborted = false;
-  bool finalized = false;
-  NcclResult error = NcclResult::kSuccess;
-  uint64_t num_collectives = 0;
-  std::map<std::pair<int, int>, uint64_t> num_sends;
-  std::map<std::pair<int, int>, uint64_t> num_receives;
-
-  bool connected() const { return static_cast<int>(clique->members.size()) == clique->size; }
-};
-
-struct FakeNccl::Operation {
-  struct Part {
-    Call call;
-    uint64_t number = 0;
-  };
-  std::shared_ptr<Comm> comm;
-  std::vector<Part> parts;
-  bool posted = false;
-};
 
 bool FakeNccl::Fails(const std::string& call, int rank, NcclResult* result) {
   const auto found = failures_.find({call, rank});
@@ -190,7 +123,11 @@ NcclResult FakeNccl::CommGetAsyncError(NcclHandle handle, NcclResult* error) {
     const Clique::Connection& connection = comm.clique->connections[direction];
     waits |= !connection.sender || !connection.receiver;
   }
-  if (waits || comm.polls_left-- > 0) *error = NcclResult::kInProgress;
+  if (waits || comm.polls_left-- > 0) {
+    *error = NcclResult::kInProgress;
+  } else if (comm.when_through != nullptr) {
+    std::exchange(comm.when_through, nullptr)();
+  }
   return NcclResult::kSuccess;
 }
 
@@ -206,7 +143,11 @@ NcclResult FakeNccl::CommFinalize(NcclHandle handle) {
 
 NcclResult FakeNccl::CommDestroy(NcclHandle handle) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return comms_.erase(Find(handle)) == 1 ? NcclResult::kSuccess : NcclResult::kInvalidArgument;
+  const auto found = comms_.find(Find(handle));
+  if (found == comms_.end()) return NcclResult::kInvalidArgument;
+  if (!found->second->registrations.empty()) misuses_.push_back("destroyed with memory registered");
+  comms_.erase(found);
+  return NcclResult::kSuccess;
 }
 
 NcclResult FakeNccl::CommAbort(NcclHandle handle) {
@@ -217,6 +158,7 @@ NcclResult FakeNccl::CommAbort(NcclHandle handle) {
     const auto found = comms_.find(Find(handle));
     if (found == comms_.end()) return NcclResult::kInvalidArgument;
     found->second->aborted = true;
+    found->second->registrations.clear();  // as NCCL does
     found->second->clique->broken = true;
     for (const auto& [rank, member] : found->second->clique->members) {
       const std::shared_ptr<Comm> other = member.lock();
@@ -253,7 +195,8 @@ NcclResult FakeNccl::Add(const char* name, const Call& call, NcclHandle handle, 
   NcclResult failure;
   if (Fails(name, comm->second->rank, &failure)) return failure;
   Group& group = groups_[std::this_thread::get_id()];
-  const bool is_ready = comm->second->connected() && comm->second->polls_left <= 0;
+  const bool is_ready =
+      comm->second->connected() && comm->second->polls_left <= 0 && comm->second->when_through == nullptr;
   // Weft groups all it calls, and a group is of one communicator and stream.
   if (!is_ready || group.depth == 0 || call.count <= 0 ||
       (group.comm != nullptr && group.comm != comm->first)) {
@@ -305,8 +248,10 @@ NcclResult FakeNccl::GroupEnd() {
       } else {
         number = mine.num_collectives++;
       }
-      operation->parts.push_back({call, number});
+      operation->parts.push_back({call, number, IsRegistered(mine, call)});
     }
+    std::erase_if(mine.operations, [](const std::weak_ptr<Operation>& other) { return other.expired(); });
+    mine.operations.push_back(operation);
   }
   const cudaError_t error =
       cuda_emulator::IssueWhenReady(stream, [this, operation] { return TryFinish(*operation); });
@@ -316,18 +261,19 @@ NcclResult FakeNccl::GroupEnd() {
 bool FakeNccl::TryFinish(Operation& operation) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Comm& comm = *operation.comm;
-  if (comm.aborted) return true;
+  if (comm.aborted) return operation.over = true;
   Clique& clique = *comm.clique;
   bool all_done = true;
   for (const Operation::Part& part : operation.parts) {
     if (!IsMessage(part.call.kind)) {
       Clique::Collective& collective = clique.collectives[part.number];
-      collective.posted.try_emplace(comm.rank, part.call, comm.rank, clique.size);
+      collective.posted.try_emplace(comm.rank, part.call, part.registered, comm.rank, clique.size);
       if (!collective.done && !clique.broken && static_cast<int>(collective.posted.size()) == clique.size) {
         std::vector<const Call*> calls;
         bool agree = true;
         for (const auto& [rank, member] : collective.posted) {
           agree = agree && Agree(collective.posted.begin()->second.call, member.call);
+          if (member.registered != part.registered) misuses_.push_back(kMixed);
           calls.push_back(&member.call);
         }
         if (agree) {
@@ -342,7 +288,7 @@ bool FakeNccl::TryFinish(Operation& operation) {
     const std::pair<int, int> ends =
         sends ? std::pair(comm.rank, part.call.peer) : std::pair(part.call.peer, comm.rank);
     Clique::Posted& mine = (sends ? clique.sends : clique.receives)[ends]
-                               .try_emplace(part.number, part.call, comm.rank, clique.size)
+                               .try_emplace(part.number, part.call, part.registered, comm.rank, clique.size)
                                .first->second;
     auto& others = (sends ? clique.receives : clique.sends)[ends];
     const auto other = others.find(part.number);
@@ -351,11 +297,12 @@ bool FakeNccl::TryFinish(Operation& operation) {
       const Call& from = sends ? mine.call : other->second.call;
       const Call& to = sends ? other->second.call : mine.call;
       std::memcpy(to.output, from.input, static_cast<size_t>(from.count * NcclTypeSize(from.type)));
+      if (mine.registered != other->second.registered) misuses_.push_back(kMixed);
       mine.done = other->second.done = true;
     }
     all_done = all_done && mine.done;
   }
-  return all_done;
+  return operation.over = all_done;
 }
 
 }  // namespace weft

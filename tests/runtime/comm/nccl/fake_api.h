@@ -45,6 +45,16 @@ class FakeNccl final : public NcclApi {
   int64_t NumLive();
   int64_t NumAborted();
 
+  // Registrations that have been made, and those that their owner has taken back. A call of either is through some time later.
+  int64_t NumRegistrations();
+  int64_t NumDeregistrations();
+  // What NCCL forbids or gives no meaning to, and was done all the same: memory registered twice, or on some members of a call
+  // alone; taken back from a communicator that it was not registered with, or while an operation uses it; left at the end; given
+  // back to the device while it is registered.
+  std::vector<std::string> Misuses();
+  // The device has taken memory back.
+  void NoteFreed(const void* data);
+
   NcclResult GetUniqueId(NcclId* id) override;
   NcclResult CommInitRank(NcclHandle* comm, int size, const NcclId& id, int rank,
                           const std::string& name) override;
@@ -52,6 +62,8 @@ class FakeNccl final : public NcclApi {
   NcclResult CommFinalize(NcclHandle comm) override;
   NcclResult CommDestroy(NcclHandle comm) override;
   NcclResult CommAbort(NcclHandle comm) override;
+  NcclResult CommRegister(NcclHandle comm, void* data, int64_t num_bytes, void** registration) override;
+  NcclResult CommDeregister(NcclHandle comm, void* registration) override;
   std::string GetErrorString(NcclResult result) override;
   std::string GetLastError(NcclHandle comm) override;
   NcclResult AllReduce(const void* input, void* output, int64_t count, NcclType type, NcclOp op,
@@ -87,6 +99,15 @@ class FakeNccl final : public NcclApi {
   struct Clique;
   struct Comm;
   struct Operation;
+  struct Memory {
+    const char* begin = nullptr;
+    int64_t num_bytes = 0;
+
+    bool Holds(const void* data) const {
+      const auto* const at = static_cast<const char*>(data);
+      return at >= begin && at < begin + num_bytes;
+    }
+  };
   struct Group {
     int depth = 0;
     Comm* comm = nullptr;
@@ -98,6 +119,8 @@ class FakeNccl final : public NcclApi {
   // True once if the call was to fail.
   bool Fails(const std::string& call, int rank, NcclResult* result);
   NcclResult Add(const char* name, const Call& call, NcclHandle handle, cudaStream_t stream);
+  // Whether all memory of the call is registered. Notes where a part of it is.
+  bool IsRegistered(const Comm& comm, const Call& call);
   // True if the operation is over; the stream has come to it.
   bool TryFinish(Operation& operation);
 
@@ -114,6 +137,10 @@ class FakeNccl final : public NcclApi {
   int64_t num_held_aborts_ = 0;
   std::condition_variable let_go_;  // of aborts
   int64_t num_aborted_ = 0;
+  int64_t num_registrations_ = 0;
+  int64_t num_deregistrations_ = 0;
+  uintptr_t next_registration_ = 0;
+  std::vector<std::string> misuses_;
 };
 
 }  // namespace weft

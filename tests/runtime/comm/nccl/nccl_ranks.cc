@@ -3,6 +3,7 @@
 #include <mutex>
 #include <utility>
 
+#include "gtest/gtest.h"
 #include "runtime/base/reduce_op.h"
 #include "runtime/comm/nccl/groups.h"
 #include "runtime/device/cuda/allocator.h"
@@ -33,6 +34,23 @@ std::unique_ptr<DeviceGroups> Make(std::shared_ptr<Store> store, int world_rank,
                         TheCurrent().options);
 }
 
+// Shows the fake what the device takes back, and in the end whether NCCL has been misused.
+class Watch {
+ public:
+  explicit Watch(std::shared_ptr<FakeNccl> fake) : fake_(std::move(fake)) {
+    cuda_emulator::SetOnFree([fake = fake_](const void* data) { fake->NoteFreed(data); });
+  }
+  ~Watch() {
+    cuda_emulator::SetOnFree(nullptr);
+    for (const std::string& misuse : fake_->Misuses()) ADD_FAILURE() << "NCCL: " << misuse;
+  }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+ private:
+  const std::shared_ptr<FakeNccl> fake_;
+};
+
 const RegisterDeviceGroups kRegister(DeviceType::kCuda, {&Make, &NcclDeviceName});
 
 }  // namespace
@@ -50,6 +68,7 @@ void RunNcclRanks(int num_ranks, const std::function<void(World&)>& body, std::s
                   std::function<std::shared_ptr<Store>(std::shared_ptr<Store> store, int rank)> wrap_store,
                   const NcclOptions& options) {
   cuda_emulator::SetMachine({.num_devices = 8});
+  const Watch watch(fake);
   {
     const std::lock_guard<std::mutex> lock(TheCurrent().mutex);
     TheCurrent().fake = std::move(fake);
