@@ -33,6 +33,17 @@ TEST(CudaSchedulerTest, OverlapChangesNoBit) {
   }
 }
 
+// The fake shows where memory is given back that is registered, or registered on some ranks alone.
+TEST(CudaSchedulerTest, RegisteredMemoryChangesNoBit) {
+  for (const CudaCase& of : CudaCases()) {
+    const auto fake = std::make_shared<FakeNccl>();
+    const std::vector<double> expected = TrainOnGpus(of, /*overlap=*/true);
+    EXPECT_EQ(TrainOnGpus(of, /*overlap=*/true, /*num_steps=*/4, fake), expected) << of.name;
+    EXPECT_GT(fake->NumRegistrations(), 0) << of.name;
+    EXPECT_EQ(fake->NumDeregistrations(), fake->NumRegistrations()) << of.name;
+  }
+}
+
 // What streams wait for each other for: neither can be left out under any plan.
 TEST(CudaSchedulerTest, WaitsLeftOutAreSeen) {
   for (const CudaCase& of : CudaCases()) {

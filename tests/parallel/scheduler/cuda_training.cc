@@ -91,14 +91,18 @@ int NumRanks(const CudaCase& of) { return static_cast<int>(DeviceMesh::Parse(of.
 
 }  // namespace
 
-std::vector<double> TrainOnGpus(const CudaCase& of, bool overlap, int num_steps) {
+std::vector<double> TrainOnGpus(const CudaCase& of, bool overlap, int num_steps,
+                                std::shared_ptr<FakeNccl> registering) {
+  NcclOptions options = FastNcclOptions();
+  options.register_memory = registering != nullptr;
+  const auto fake = registering != nullptr ? registering : std::make_shared<FakeNccl>();
   std::vector<double> outcome;
   const auto train = [&](World& world) {
     std::vector<double> mine = TrainOnRank(of, overlap, num_steps, world);
     if (world.rank() == 0) outcome = std::move(mine);
   };
-  RunNcclRanks(NumRanks(of), train, std::make_shared<FakeNccl>(), std::chrono::minutes(2),
-               {.tell = [](const std::string&) {}}, {.fill_freed = true});
+  RunNcclRanks(NumRanks(of), train, fake, std::chrono::minutes(2), {.tell = [](const std::string&) {}},
+               {.fill_freed = true}, /*wrap_store=*/nullptr, options);
   return outcome;
 }
 

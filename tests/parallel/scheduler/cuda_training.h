@@ -4,10 +4,12 @@
 #define WEFT_TESTS_PARALLEL_SCHEDULER_CUDA_TRAINING_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "parallel/plan.h"
+#include "tests/runtime/comm/nccl/fake_api.h"
 
 namespace weft {
 
@@ -23,7 +25,9 @@ struct CudaCase {
 std::vector<CudaCase> CudaCases();
 
 // Losses and parameters of rank 0 after `num_steps` steps of two microbatches. Memory that is given back turns to NaN.
-std::vector<double> TrainOnGpus(const CudaCase& of, bool overlap, int num_steps = 4);
+// With `registering` that is the fake NCCL, and memory is registered with it.
+std::vector<double> TrainOnGpus(const CudaCase& of, bool overlap, int num_steps = 4,
+                                std::shared_ptr<FakeNccl> registering = nullptr);
 // The same on CPUs.
 std::vector<double> TrainOnCpus(const CudaCase& of, bool overlap, int num_steps = 4);
 
