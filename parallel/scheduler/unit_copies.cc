@@ -338,7 +338,8 @@ void UnitCopies::EndPass() {
     if (Reshards(unit)) Drop(unit);
     unit.parts.clear();
   }
-  forward_order_ = std::exchange(this_forward_, {});
+  // A pass may have no forward of its own: one over a history that was retained, or of the second of two losses.
+  if (!this_forward_.empty()) forward_order_ = std::exchange(this_forward_, {});
   backward_order_ = std::exchange(this_backward_, {});
 }
 

@@ -294,15 +294,18 @@ TEST(UnitCopiesTest, NothingIsGatheredAheadWhereHooksUpdateWithinBackward) {
 }
 
 // The gathers that the rank's thread has waited for, of two steps of which the first learns the order.
-size_t NumWaitedGathers(const Plan& plan) {
+size_t NumWaitedGathers(const Plan& plan, int passes_per_step = 1) {
   Tracer tracer;
   RunRanks(2,
-           [&plan](World& world) {
+           [&](World& world) {
              Chain model;
              const auto context =
                  Parallelize(model, world, DeviceMesh::Parse("dp=2"), plan, {.dtype = DType::kF64});
              for (int step = 0; step < 2; ++step) {
-               Backward(LossOf(context, model));
+               const DTensor loss = LossOf(context, model);
+               for (int pass = passes_per_step; pass > 0; --pass) {
+                 Backward(loss, /*seed=*/{}, {.retain_graph = pass > 1});
+               }
              }
              world.FinishWork();
            },
@@ -322,6 +325,12 @@ TEST(UnitCopiesTest, WhatComesAfterAUnitThatIsHereIsGatheredAhead) {
                               {"blocks.3", FullyShard("dp", {.reshard = Reshard::kNever})},
                               {"", FullyShard("dp")}}),
             6u);
+}
+
+// The second pass over a history has no forward of its own, and leaves the order of the one there was. Beside the above the root
+// is waited for in each second pass.
+TEST(UnitCopiesTest, APassWithoutAForwardLeavesItsOrder) {
+  EXPECT_EQ(NumWaitedGathers(PlanNamed("fsdp"), /*passes_per_step=*/2), 9u);
 }
 
 // Blocks whose Forward is not called stay until there is no room for them.
