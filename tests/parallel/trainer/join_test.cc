@@ -4,13 +4,19 @@
 #include <cmath>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "dtensor/functions.h"
 #include "dtensor/nn/gpt.h"
 #include "dtensor/optim/adamw.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "parallel/parallelize.h"
+#include "parallel/pipeline/executor.h"
+#include "parallel/pipeline/generator.h"
 #include "runtime/launch/run_ranks.h"
 #include "tests/message_of.h"
 
@@ -47,7 +53,7 @@ struct Result {
 class Training {
  public:
   Training(World& world, const DeviceMesh& mesh, const Plan& plan)
-      : model_({.vocabulary = kVocabulary, .context = kContext, .layers = 1, .heads = 2, .dim = 8}),
+      : model_({.vocabulary = kVocabulary, .context = kContext, .layers = 2, .heads = 2, .dim = 8}),
         context_(Parallelize(model_, world, mesh, plan, {.dtype = DType::kF64})),
         adamw_(model_.AllParameters(), {.weight_decay = 0.1}),
         trainer_(model_, adamw_,
@@ -59,12 +65,17 @@ class Training {
                   }}}}) {}
 
   Trainer& trainer() { return trainer_; }
+  Gpt& model() { return model_; }
   const IntrusivePtr<MeshContext>& context() { return context_; }
 
   void Step(const DTensor& tokens, const DTensor& targets) {
     trainer_.Step(
         /*microbatches=*/1, [&](int) { return CountTargets(targets); },
         [this, tokens, targets](int) { return model_.Loss(tokens, targets); });
+  }
+
+  void Step(PipelineExecutor& pipeline, std::vector<Microbatch> parts) {
+    trainer_.Step(pipeline, std::move(parts));
   }
 
   Result Finish(int64_t num_steps) {
@@ -127,14 +138,17 @@ Result Alone(const Data& data) {
 Result Joined(const Data& data, const Plan& plan) {
   const std::vector<int64_t>& num_batches = data.num_batches;
   Result result;
-  const DeviceMesh mesh = DeviceMesh::Parse(absl::StrCat("dp=", num_batches.size()));
+  const bool is_hsdp = absl::StrContains(plan.ToString(), "replica");
+  const DeviceMesh mesh =
+      DeviceMesh::Parse(is_hsdp ? "replica=2,shard=2" : absl::StrCat("dp=", num_batches.size()));
   RunRanks(static_cast<int>(num_batches.size()), [&](World& world) {
     Training training(world, mesh, plan);
     const int rank = world.rank();
     int64_t asked = 0;
     const auto piece = [&](const std::vector<int32_t>& values) {
       return DTensor::FromLocal(training.context(), Tensor::FromValues<int32_t>({kRows, kContext}, values),
-                                Layout::Parse("[dp, -]", mesh), {kRows * world.size(), kContext});
+                                Layout::Parse(is_hsdp ? "[replica.shard, -]" : "[dp, -]", mesh),
+                                {kRows * world.size(), kContext});
     };
     const auto next = [&] { return ++asked <= num_batches[rank]; };
     const auto step = [&](bool has_data) {
@@ -153,11 +167,18 @@ Result Joined(const Data& data, const Plan& plan) {
 
 // Steps, losses and parameters are those of one rank with all data, under every plan.
 void ExpectOneRanks(const Data& data, int64_t num_updates) {
-  const Plan ddp = {{"", DataParallel("dp")}};
-  const Plan zero2 = {{"", DataParallel("dp", {.shard_gradient = true})}};
-  const Plan fsdp = {{"blocks.*", FullyShard("dp")}, {"", FullyShard("dp")}};
+  std::vector<Plan> plans = {
+      {{"", DataParallel("dp")}},
+      {{"", DataParallel("dp", {.shard_state = true})}},
+      {{"", DataParallel("dp", {.shard_gradient = true})}},
+      {{"blocks.*", FullyShard("dp")}, {"", FullyShard("dp")}},
+  };
+  if (data.num_batches.size() == 4) {
+    plans.push_back(
+        {{"blocks.*", FullyShard("shard")}, {"", FullyShard("shard")}, {"", DataParallel("replica")}});
+  }
   const Result alone = Alone(data);
-  for (const Plan& plan : {ddp, zero2, fsdp}) {
+  for (const Plan& plan : plans) {
     const Result joined = Joined(data, plan);
     EXPECT_EQ(joined.num_steps, alone.num_steps);
     EXPECT_EQ(joined.num_updates, static_cast<double>(num_updates));
@@ -175,7 +196,7 @@ void ExpectOneRanks(const Data& data, int64_t num_updates) {
 }
 
 TEST(JoinTest, IsOneRankWithTheBatchesThatThereAre) {
-  const std::vector<int64_t> cases[] = {{3, 1}, {1, 3}, {2, 2}, {0, 4}, {2, 0, 4}, {0, 0}};
+  const std::vector<int64_t> cases[] = {{3, 1}, {1, 3}, {2, 2}, {0, 4}, {2, 0, 4}, {0, 0}, {3, 1, 0, 2}};
   for (const std::vector<int64_t>& num_batches : cases) {
     ExpectOneRanks({.num_batches = num_batches}, *std::max_element(num_batches.begin(), num_batches.end()));
   }
@@ -187,6 +208,54 @@ TEST(JoinTest, ABatchThatCountsNothingIsNoEnd) {
     for (const int64_t ignored_step : {1, 2, 4}) {
       SCOPED_TRACE(absl::StrCat(num_batches.size(), " ranks, ", num_batches[0], ", step ", ignored_step));
       ExpectOneRanks({.num_batches = num_batches, .ignored_step = ignored_step}, /*num_updates=*/3);
+    }
+  }
+}
+
+// Two stages, of ranks that come in pairs with the same data; each row of a rank's batch is a microbatch.
+Result JoinedStages(const Data& data, const Plan& plan) {
+  Result result;
+  RunRanks(4, [&](World& world) {
+    Training training(world, DeviceMesh::Parse("pp=2,dp=2"), plan);
+    PipelineExecutor pipeline(training.model(),
+                              GenerateSchedule("1f1b", {.ranks = 2, .microbatches = kRows}));
+    const IntrusivePtr<MeshContext>& context = training.model().context();
+    const auto of_dp = static_cast<int>(context->coordinate()[context->mesh().AxisIndex("dp")]);
+    int64_t asked = 0;
+    const auto next = [&] { return ++asked <= data.num_batches[of_dp]; };
+    const auto row = [&](const std::vector<int32_t>& values, int64_t i) {
+      const auto begin = values.begin() + i * kContext;
+      return DTensor::FromLocal(
+          context, Tensor::FromValues<int32_t>({1, kContext}, std::vector<int32_t>(begin, begin + kContext)),
+          Layout::Parse("[dp, -]", context->mesh()), {2, kContext});
+    };
+    const auto step = [&](bool has_data) {
+      const std::vector<int32_t> tokens = TokensOf(of_dp, asked);
+      const std::vector<int32_t> nothing(kRows * kContext, kIgnored);
+      const std::vector<int32_t> targets = has_data ? data.Targets(of_dp, asked) : nothing;
+      std::vector<Microbatch> parts;
+      for (int64_t i = 0; i < kRows; ++i) {
+        parts.push_back({.inputs = {row(tokens, i)}, .targets = row(targets, i), .batch_offset = 2 * i});
+      }
+      training.Step(pipeline, std::move(parts));
+    };
+    const Result mine = training.Finish(Join(training.trainer(), next, step));
+    if (world.rank() == 0) result = mine;
+  });
+  return result;
+}
+
+TEST(JoinTest, OfAPipelineToo) {
+  const Plan ddp = {{"blocks.*", Pipeline("pp")}, {"", DataParallel("dp")}};
+  const Plan fsdp = {{"blocks.*", Pipeline("pp")}, {"blocks.*", FullyShard("dp")}, {"", FullyShard("dp")}};
+  for (const std::vector<int64_t>& num_batches : {std::vector<int64_t>{3, 1}, {0, 2}}) {
+    const Data data = {.num_batches = num_batches};
+    const Result alone = Alone(data);
+    for (const Plan& plan : {ddp, fsdp}) {
+      const Result joined = JoinedStages(data, plan);
+      EXPECT_EQ(joined.num_steps, alone.num_steps);
+      EXPECT_EQ(joined.num_updates, alone.num_updates);
+      EXPECT_THAT(joined.losses, testing::Pointwise(testing::DoubleNear(1e-12), alone.losses));
     }
   }
 }
