@@ -128,23 +128,34 @@ void UnitCopies::Use(int index) {
 }
 
 // The first gathers of a step have little compute of their own step before them: they run beside what ends the last one.
-// Another optimizer may still have to change the rest of the unit; what is frozen stays as it is. Of an update within backward,
-// by a hook, nothing would last: the pass lets go of all units.
+// What is frozen goes with whichever is updated first. Of an update within backward, by a hook, nothing would last: the pass lets
+// go of all units.
 void UnitCopies::Updated(int copy) {
   if (!options_.overlap || options_.prefetch == 0 || forward_order_.empty()) return;
   if (context_.state().in_backward()) return;
-  const int index = places_[copy].first;
   const int first = forward_order_[0];
-  Unit& unit = units_[index];
-  if (index != first) {
-    const std::vector<int> ahead = UnitsAhead(first);
-    if (std::find(ahead.begin(), ahead.end(), index) == ahead.end()) return;
+  const auto is_next = [&, updated = places_[copy].first](int index) {
+    const std::vector<const Parameter*>& parameters = units_[index].spec.parameters;
+    const auto is_frozen = [](const Parameter* parameter) { return !parameter->trainable(); };
+    return index == updated ||
+           (!parameters.empty() && std::all_of(parameters.begin(), parameters.end(), is_frozen));
+  };
+  if (is_next(first)) GatherForNextStep(first);
+  for (const int index : UnitsAhead(first)) {
+    if (!is_next(index)) continue;
     // Beside the root's gather, of which what it packs is whole twice.
     const int64_t packed = WholeBytes(units_[first].spec, /*packed_alone=*/true);
-    if (units_[first].spec.is_root && packed > WholeBytes(unit.spec, /*packed_alone=*/false)) return;
+    if (units_[first].spec.is_root && packed > WholeBytes(units_[index].spec, /*packed_alone=*/false))
+      continue;
+    GatherForNextStep(index);
   }
+}
+
+// Another optimizer may still have to change the rest of the unit; what is frozen stays as it is.
+void UnitCopies::GatherForNextStep(int index) {
+  Unit& unit = units_[index];
   const bool is_ahead = !unit.copies.empty() && !unit.is_used;
-  if (is_ahead) return;
+  if (is_ahead || IsHere(unit)) return;
   for (size_t i = 0; i < unit.versions.size(); ++i) {
     const Parameter& parameter = *unit.spec.parameters[i];
     if (parameter.trainable() && parameter.at_rest().impl()->version() == unit.versions[i]) return;

@@ -36,7 +36,7 @@ struct UnitCopyOptions {
 // first of the unit is asked for, in forward and again in backward. While a unit is used, the next ones are
 // gathered: in the order in which the last forward, or backward, first used them. The unit that the last forward
 // used first, and those that would be gathered while it is used, are gathered ahead of the next step, each when an update has
-// changed all of its parameters that are trained. Copies are
+// changed all of its parameters that are trained; where none is, when an update begins. Copies are
 // let go when forward leaves the unit's module, and in backward when all of the unit's gradients are there. A unit
 // may keep a part of them in between, and gather those within a smaller group. A model that is only run forward, under
 // NoGradGuard or with no parameter that is trained, has the order of its last forward, which lets go of all units that reshard.
@@ -98,6 +98,7 @@ class UnitCopies final : public CopySource {
   void Use(int index);
   void Bring(int index, bool ahead);
   void Gather(int index, bool ahead);
+  void GatherForNextStep(int index);
   void GatherFromRest(Unit& unit, Lane lane);
   void GatherFromParts(Unit& unit, Lane lane);
   void KeepParts(Unit& unit);

@@ -293,7 +293,13 @@ TEST(UnitCopiesTest, NothingIsGatheredAheadWhereHooksUpdateWithinBackward) {
   });
 }
 
-// The gathers that the rank's thread has waited for, of two steps of which the first learns the order.
+// The gathers that rank 0's thread has waited for.
+size_t NumWaitedGathers(const Tracer& tracer) {
+  const nlohmann::json trace = nlohmann::json::parse(tracer.ToChromeJson());
+  return SpansOf(trace, "comm", /*rank=*/0, static_cast<int>(Lane::kInline)).size();
+}
+
+// Of two steps of which the first learns the order.
 size_t NumWaitedGathers(const Plan& plan, int passes_per_step = 1) {
   Tracer tracer;
   RunRanks(2,
@@ -310,8 +316,7 @@ size_t NumWaitedGathers(const Plan& plan, int passes_per_step = 1) {
              world.FinishWork();
            },
            {.threads_per_rank = 1, .tracer = &tracer});
-  const nlohmann::json trace = nlohmann::json::parse(tracer.ToChromeJson());
-  return SpansOf(trace, "comm", /*rank=*/0, static_cast<int>(Lane::kInline)).size();
+  return NumWaitedGathers(tracer);
 }
 
 // Backward begins with units that forward has left here, the root or a block that stays: what comes after them is gathered
@@ -331,6 +336,32 @@ TEST(UnitCopiesTest, WhatComesAfterAUnitThatIsHereIsGatheredAhead) {
 // is waited for in each second pass.
 TEST(UnitCopiesTest, APassWithoutAForwardLeavesItsOrder) {
   EXPECT_EQ(NumWaitedGathers(PlanNamed("fsdp"), /*passes_per_step=*/2), 9u);
+}
+
+// The root and the first block, which are frozen, wait for no update of their own: of the second step the rank waits for nothing.
+// In the first step for the root, all blocks, and the one that backward only guesses.
+TEST(UnitCopiesTest, WhatIsFrozenIsGatheredAheadOfTheNextStep) {
+  Tracer tracer;
+  RunRanks(2,
+           [](World& world) {
+             Chain model;
+             const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=2"), PlanNamed("fsdp"),
+                                              {.dtype = DType::kF64});
+             model.own.set_trainable(false);
+             model.blocks[0]->set_trainable(false);
+             Sgd optimizer(model.TrainableParameters(), {});
+             for (int step = 0; step < 2; ++step) {
+               world.ledger().Clear();
+               Backward(LossOf(context, model));
+               optimizer.Step(0.1);
+               optimizer.ZeroGrad();
+             }
+             // Behind what was there: three blocks in forward, two in backward, and what is ahead of the next step.
+             EXPECT_EQ(NumGathers(world), 7);
+             world.FinishWork();
+           },
+           {.threads_per_rank = 1, .tracer = &tracer});
+  EXPECT_EQ(NumWaitedGathers(tracer), 6u);
 }
 
 // Blocks whose Forward is not called stay until there is no room for them.
