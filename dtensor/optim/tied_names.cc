@@ -1,12 +1,18 @@
 #include "dtensor/optim/tied_names.h"
 
-#include <set>
+#include <algorithm>
+
+#include "absl/container/flat_hash_set.h"
 
 namespace weft {
 
 std::vector<Parameter*> WithoutTiedNames(const std::vector<Parameter*>& parameters) {
-  const std::set<const Parameter*> listed(parameters.begin(), parameters.end());
-  std::set<const Parameter*> known;
+  const absl::flat_hash_set<const Parameter*> listed(parameters.begin(), parameters.end());
+  const bool has_tied = std::any_of(parameters.begin(), parameters.end(), [](const Parameter* parameter) {
+    return parameter->tied_to() != nullptr;
+  });
+  if (!has_tied && listed.size() == parameters.size()) return parameters;
+  absl::flat_hash_set<const Parameter*> known;
   std::vector<Parameter*> own;
   own.reserve(parameters.size());
   for (Parameter* const parameter : parameters) {

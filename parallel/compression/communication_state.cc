@@ -1,6 +1,7 @@
 #include "parallel/compression/communication_state.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "mesh/shard_math.h"
@@ -18,8 +19,11 @@ constexpr char kRound[] = "communication.round";
 // Those of the model's buckets, each once.
 std::vector<GradientCompression*> CompressionsOf(Module& model) {
   std::vector<GradientCompression*> found;
+  const GradientSink* before = nullptr;  // of most of them it is the same
   for (const Parameter* parameter : model.AllParameters()) {
-    auto* const buckets = dynamic_cast<GradientBuckets*>(parameter->leaf().sink());
+    GradientSink* const sink = parameter->leaf().sink();
+    if (sink == std::exchange(before, sink)) continue;
+    auto* const buckets = dynamic_cast<GradientBuckets*>(sink);
     if (buckets == nullptr || buckets->compression() == nullptr) continue;
     if (std::find(found.begin(), found.end(), buckets->compression()) == found.end()) {
       found.push_back(buckets->compression());
