@@ -81,26 +81,26 @@ double Ledger::busy_seconds() const {
 
 std::vector<LedgerEntry> Ledger::entries() const {
   AskSources();
-  std::vector<std::pair<int64_t, LedgerEntry>> placed;
-  {
-    const std::lock_guard<std::mutex> lock(state_->mutex);
-    for (const auto& [key, row] : state_->rows) {
-      const auto& [kind, group, purpose, path_id] = key;
-      const int64_t nanoseconds = row.nanoseconds_;
-      if (row.calls_ == 0 && nanoseconds == 0) continue;
-      placed.push_back({row.place_,
-                        {.kind = kind,
-                         .group = group,
-                         .tag = {.purpose = purpose, .path_id = path_id},
-                         .calls = row.calls_,
-                         .num_bytes = row.num_bytes_,
-                         .seconds = static_cast<double>(nanoseconds) * 1e-9}});
-    }
+  std::vector<std::pair<int64_t, const decltype(State::rows)::value_type*>> placed;
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  placed.reserve(state_->rows.size());
+  for (const auto& row : state_->rows) {
+    if (row.second.calls_ != 0 || row.second.nanoseconds_ != 0) placed.push_back({row.second.place_, &row});
   }
   const auto is_before = [](const auto& a, const auto& b) { return a.first < b.first; };
   std::stable_sort(placed.begin(), placed.end(), is_before);
   std::vector<LedgerEntry> entries;
-  for (auto& [place, entry] : placed) entries.push_back(std::move(entry));
+  entries.reserve(placed.size());
+  for (const auto& [place, entry] : placed) {
+    const auto& [key, row] = *entry;
+    const auto& [kind, group, purpose, path_id] = key;
+    entries.push_back({.kind = kind,
+                       .group = group,
+                       .tag = {.purpose = purpose, .path_id = path_id},
+                       .calls = row.calls_,
+                       .num_bytes = row.num_bytes_,
+                       .seconds = static_cast<double>(row.nanoseconds_) * 1e-9});
+  }
   return entries;
 }
 
