@@ -12,17 +12,14 @@
 
 namespace weft {
 
-const DTensor& Parameter::at_rest() const {
+const DTensor& Parameter::AtRestElsewhere() const {
   if (tied_to_ != nullptr) return tied_to_->at_rest();
   if (!is_here()) {
     Throw(absl::StatusCode::kFailedPrecondition, "parameter '", path(),
           "' is not on this rank: it belongs to another stage or part of the model");
   }
-  if (!materialized()) {
-    Throw(absl::StatusCode::kFailedPrecondition, "parameter '", path(),
-          "' has no value yet: call Materialize or Parallelize on the model first");
-  }
-  return placed_.at_rest;
+  Throw(absl::StatusCode::kFailedPrecondition, "parameter '", path(),
+        "' has no value yet: call Materialize or Parallelize on the model first");
 }
 
 LeafNode& Parameter::leaf() const {

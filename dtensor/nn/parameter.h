@@ -135,7 +135,10 @@ class Parameter {
   DTensor Value() const;
 
   // The value at rest: a leaf.
-  const DTensor& at_rest() const;
+  const DTensor& at_rest() const {
+    const bool is_own = tied_to_ == nullptr && is_here() && placed_.at_rest.defined();
+    return is_own ? placed_.at_rest : AtRestElsewhere();
+  }
 
   // The value that an optimizer changes, as its state lies: the value at rest, or this rank's part of it, in the
   // same memory where that is one run of it; a copy, where the state is on the host and the value on a GPU.
@@ -254,6 +257,10 @@ class Parameter {
 
  private:
   friend class Module;
+
+  // That of the parameter that this is another name of.
+  // Errors: FailedPrecondition if it is its own, and has no value here.
+  const DTensor& AtRestElsewhere() const;
 
   std::string owner_path() const;
   std::string owner_full_path() const;

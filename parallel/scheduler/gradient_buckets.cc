@@ -262,6 +262,7 @@ void GradientBuckets::CastForReduction(Leaf& leaf) {
 
 void GradientBuckets::Issue(Bucket& bucket) {
   std::vector<int> moved, compressed;
+  moved.reserve(bucket.leaves.size());
   for (const int index : bucket.leaves) {
     const DTensor& gradient = leaves_[index].gradient;
     if (!gradient.defined()) continue;
@@ -278,6 +279,7 @@ void GradientBuckets::Issue(Bucket& bucket) {
 
 void GradientBuckets::IssueMoves(const Bucket& bucket, const std::vector<int>& moved) {
   std::vector<EachMove> moves;
+  moves.reserve(moved.size());
   for (const int index : moved) {
     Leaf& leaf = leaves_[index];
     CastForReduction(leaf);

@@ -108,8 +108,9 @@ void UnitCopies::Release(int index) noexcept {
 void UnitCopies::Use(int index) {
   Unit& unit = units_[index];
   in_use_ = index;
-  bool first = !IsHere(unit) || !unit.is_used;
-  Bring(index, /*ahead=*/false);
+  const bool is_here = IsHere(unit);
+  bool first = !is_here || !unit.is_used;
+  if (!is_here) BringAnew(index, /*ahead=*/false);
   unit.is_used = true;
   unit.last_use = ++num_uses_;
   RankState& state = context_.state();
@@ -171,7 +172,7 @@ int UnitCopies::ReadOrder(int copy) const {
 
 // The next units of the pass that runs, as the last one had them. What was gathered ahead in another hope goes.
 void UnitCopies::Prefetch(int index) {
-  const std::vector<int> ahead = UnitsAhead(index);
+  const UnitList ahead = UnitsAhead(index);
   for (int i = 0; i < std::ssize(units_); ++i) {
     const bool hoped = !units_[i].copies.empty() && !units_[i].is_used && !units_[i].is_held;
     if (!hoped || std::find(ahead.begin(), ahead.end(), i) != ahead.end()) continue;
@@ -182,7 +183,7 @@ void UnitCopies::Prefetch(int index) {
   for (const int next : ahead) Bring(next, /*ahead=*/true);
 }
 
-std::vector<int> UnitCopies::UnitsAhead(int index) const {
+UnitCopies::UnitList UnitCopies::UnitsAhead(int index) const {
   const bool backward = context_.state().in_backward();
   std::vector<int> reversed;
   if (backward && backward_order_.empty()) {
@@ -193,7 +194,7 @@ std::vector<int> UnitCopies::UnitsAhead(int index) const {
   const std::vector<int>& order = !backward                 ? forward_order_
                                   : backward_order_.empty() ? reversed
                                                             : backward_order_;
-  std::vector<int> ahead;
+  UnitList ahead;
   auto next = std::find(order.begin(), order.end(), index);
   if (next == order.end()) return ahead;
   for (++next; next != order.end() && std::ssize(ahead) < options_.prefetch; ++next) {
@@ -204,9 +205,8 @@ std::vector<int> UnitCopies::UnitsAhead(int index) const {
 }
 
 // Gathers a unit that is not here.
-void UnitCopies::Bring(int index, bool ahead) {
+void UnitCopies::BringAnew(int index, bool ahead) {
   Unit& unit = units_[index];
-  if (IsHere(unit)) return;
   if (!unit.copies.empty() && !unit.is_used) DropUnused(unit, kChanged);
   Gather(index, ahead);
 }
@@ -233,10 +233,13 @@ void UnitCopies::Gather(int index, bool ahead) {
 void UnitCopies::GatherFromRest(Unit& unit, Lane lane) {
   std::vector<DTensor> pieces;
   std::vector<EachMove> moves;
+  pieces.reserve(unit.spec.parameters.size());
+  moves.reserve(unit.spec.parameters.size());
   unit.versions.clear();
   for (const Parameter* parameter : unit.spec.parameters) {
-    DTensor piece = ToDevice(parameter->at_rest(), MemoryKind::kWholeParam);
-    unit.versions.push_back(parameter->at_rest().impl()->version());
+    const DTensor& at_rest = parameter->at_rest();
+    DTensor piece = ToDevice(at_rest, MemoryKind::kWholeParam);
+    unit.versions.push_back(at_rest.impl()->version());
     // Cast first, so that what moves is the smaller.
     if (piece.dtype() != parameter->compute_dtype()) {
       piece = Execute(kCast, {piece}, {.dtype = parameter->compute_dtype()});

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/context/mesh_context.h"
 #include "dtensor/dtensor.h"
@@ -96,7 +97,10 @@ class UnitCopies final : public CopySource {
   static bool Reshards(const Unit& unit) { return unit.spec.reshards && !unit.is_held; }
   bool IsHere(const Unit& unit) const { return !unit.copies.empty() && IsCurrent(unit); }
   void Use(int index);
-  void Bring(int index, bool ahead);
+  void Bring(int index, bool ahead) {
+    if (!IsHere(units_[index])) BringAnew(index, ahead);
+  }
+  void BringAnew(int index, bool ahead);
   void Gather(int index, bool ahead);
   void GatherForNextStep(int index);
   void GatherFromRest(Unit& unit, Lane lane);
@@ -104,7 +108,8 @@ class UnitCopies final : public CopySource {
   void KeepParts(Unit& unit);
   void MakeRoom(int index);
   void Prefetch(int index);
-  std::vector<int> UnitsAhead(int index) const;
+  using UnitList = absl::InlinedVector<int, 4>;
+  UnitList UnitsAhead(int index) const;
   void DropUnused(Unit& unit, absl::string_view why);
   void Drop(Unit& unit) noexcept;
 
