@@ -142,7 +142,7 @@ std::vector<Rank::Case> Rank::Lists(int64_t size) {
   int64_t begin = 0;
   for (int64_t i = 0; i < 2 * kPairs; ++i) {
     const int64_t count = i % 2 == 0 ? 64 * unit : unit;
-    std::vector<int64_t> counts(n);
+    CollectiveDescriptor::Counts counts(n);
     for (int rank = 0; rank < n; ++rank) counts[rank] = count * (rank + 1) / n - count * rank / n;
     const Tensor a = a_.Slice(0, begin, count);
     const Tensor b = b_.Slice(0, begin, count);

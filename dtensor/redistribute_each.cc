@@ -148,18 +148,16 @@ std::vector<DTensor> RedistributeEach(absl::Span<const EachMove> moves, Lane lan
     const bool by_worker = source.is_pending() && source.pending()->lanes().back()->worker != nullptr;
     const bool chains = on_worker && by_worker && !source.pending()->Test();
     if (chains) AppendLanes(source, &before);
-    parts.push_back({
-        .local = chains || (on_queue && !by_worker) ? source.piece() : source.Local(),
-        .lowered = nullptr,
-        .into = move.into,
-        .subject = move.subject,
-    });
+    MoveProgram::Move& part = parts.emplace_back();
+    part.local = chains || (on_queue && !by_worker) ? source.piece() : source.Local();
+    part.into = move.into;
+    part.subject = move.subject;
     if (source.layout != move.to) {
-      parts.back().lowered = LowerCached(context, source.type, source.layout, move.to);
+      part.lowered = LowerCached(context, source.type, source.layout, move.to);
     }
   }
-  auto program = std::make_shared<const MoveProgram>(context, waits ? Lane::kInline : lane, std::move(parts));
-  const std::vector<Tensor> results = program->results();
+  auto program = std::make_shared<MoveProgram>(context, waits ? Lane::kInline : lane, std::move(parts));
+  std::vector<Tensor> results = program->TakeResults();
   IntrusivePtr<PendingMoves> pending;
   if (waits) {
     MoveProgram::Run(*program);
@@ -175,8 +173,8 @@ std::vector<DTensor> RedistributeEach(absl::Span<const EachMove> moves, Lane lan
   moved.reserve(moves.size());
   for (size_t i = 0; i < moves.size(); ++i) {
     const DTensorImpl& source = *moves[i].source.impl();
-    moved.push_back(DTensor(
-        MakeIntrusive<DTensorImpl>(moves[i].source->context, moves[i].to, source.type, results[i], pending)));
+    moved.push_back(DTensor(MakeIntrusive<DTensorImpl>(moves[i].source->context, moves[i].to, source.type,
+                                                       std::move(results[i]), pending)));
     moved.back().impl()->ShareWrites(source);
     moved.back().impl()->ShareOrigin(source);
   }

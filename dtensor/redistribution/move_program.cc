@@ -12,13 +12,11 @@
 namespace weft {
 namespace {
 
-bool Merges(StepKind kind) {
-  return kind == StepKind::kAllGather || kind == StepKind::kReduceScatter || kind == StepKind::kAllReduce;
-}
-
 constexpr uint32_t kFnvPrime = 16777619u;  // FNV-1a, by words
 
-void Append(LocalWorks&& works, LocalWorks* to) {
+template <class From, class To>
+void Append(From&& works, To* to) {
+  if (works.empty()) return;
   to->insert(to->end(), std::make_move_iterator(works.begin()), std::make_move_iterator(works.end()));
   works.clear();
 }
@@ -27,9 +25,9 @@ void Append(LocalWorks&& works, LocalWorks* to) {
 
 // How far a move has been prepared.
 struct MoveProgram::Progress {
-  Tensor current;
-  size_t next = 0;     // its step
-  LocalWorks waiting;  // to be run before its next collective, or at the end
+  Tensor* current = nullptr;       // in the end its result
+  size_t next = 0;                 // its step
+  std::vector<LocalWork> waiting;  // to be run before its next collective, or at the end
 };
 
 MoveProgram::MoveProgram(MeshContext& context, Lane lane, std::vector<Move> moves)
@@ -39,60 +37,69 @@ MoveProgram::MoveProgram(MeshContext& context, Lane lane, std::vector<Move> move
       tracer_(context.world().tracer()),
       rank_(context.world().rank()) {
   std::vector<Progress> progress(moves.size());
-  for (size_t i = 0; i < moves.size(); ++i) progress[i].current = moves[i].local;
+  results_.reserve(moves.size());
+  for (size_t i = 0; i < moves.size(); ++i) {
+    results_.push_back(moves[i].local);
+    progress[i].current = &results_[i];
+  }
   bool more = true;
   while (more) {
     more = false;
     const size_t round_begin = stages_.size();
     for (size_t i = 0; i < moves.size(); ++i) {
       if (moves[i].lowered == nullptr || progress[i].next == moves[i].lowered->steps.size()) continue;
-      Advance(moves[i], progress[i], round_begin);
+      Advance(moves[i], progress[i], {.begin = round_begin, .most_parts = moves.size() - i});
       more = true;
     }
   }
   Stage last;
+  lowered_.reserve(moves.size());
   for (size_t i = 0; i < moves.size(); ++i) {
     Finish(moves[i], progress[i], &last.before);
-    results_.push_back(std::move(progress[i].current));
     lowered_.push_back(std::move(moves[i].lowered));
   }
   if (!last.before.empty()) stages_.push_back(std::move(last));
 }
 
 // Prepares the move's steps up to its next collective.
-void MoveProgram::Advance(const Move& move, Progress& progress, size_t round_begin) {
+void MoveProgram::Advance(const Move& move, Progress& progress, const Round& round) {
   const std::vector<LoweredStep>& steps = move.lowered->steps;
+  const Tensor anywhere;
   while (progress.next < steps.size()) {
     const LoweredStep& step = steps[progress.next++];
-    const Tensor into = progress.next == steps.size() ? move.into : Tensor();
-    PreparedStep prepared = PrepareStep(step, progress.current, into, context_.allocator());
-    progress.current = prepared.result;
+    const Tensor& into = progress.next == steps.size() ? move.into : anywhere;
+    PreparedStep prepared = PrepareStep(step, *progress.current, into, context_.allocator());
+    *progress.current = prepared.result;
     if (!Communicates(step.kind)) {
       Append(std::move(prepared.before), &progress.waiting);
       continue;
     }
-    Stage& stage = StageFor(step, prepared.result.dtype(), round_begin);
+    Stage& stage = StageFor(step, prepared.result.dtype(), round);
     Append(std::move(progress.waiting), &stage.before);
     Append(std::move(prepared.before), &stage.before);
     Append(std::move(prepared.after), &stage.after);
-    stage.steps.push_back(&step);
     if (move.subject != 0) stage.subject = (stage.subject ^ move.subject) * kFnvPrime;
-    stage.parts.push_back(std::move(prepared));
+    if (Merges(step.kind)) {
+      stage.parts.push_back(PartOf(step, prepared));
+    } else {
+      stage.alone = std::make_unique<PreparedStep>(std::move(prepared));
+    }
     return;
   }
 }
 
 // The stage of the round that the step may join, or a new one.
-MoveProgram::Stage& MoveProgram::StageFor(const LoweredStep& step, DType dtype, size_t round_begin) {
-  for (size_t i = round_begin; i < stages_.size() && Merges(step.kind); ++i) {
+MoveProgram::Stage& MoveProgram::StageFor(const LoweredStep& step, DType dtype, const Round& round) {
+  for (size_t i = round.begin; i < stages_.size() && Merges(step.kind); ++i) {
     const LoweredStep& first = *stages_[i].step;
     const bool same = first.kind == step.kind && first.axes == step.axes && first.op == step.op &&
-                      stages_[i].parts[0].result.dtype() == dtype;
+                      stages_[i].parts[0].output.dtype() == dtype;
     if (same) return stages_[i];
   }
   Stage stage;
   stage.step = &step;
   stage.group = context_.SharedGroup(step.axes, lane_);
+  if (Merges(step.kind)) stage.parts.reserve(round.most_parts);
   stages_.push_back(std::move(stage));
   return stages_.back();
 }
@@ -102,20 +109,21 @@ void MoveProgram::Finish(const Move& move, Progress& progress, LocalWorks* works
   Append(std::move(progress.waiting), works);
   const bool moved = move.lowered != nullptr && !move.lowered->steps.empty();
   const bool is_view = moved && move.lowered->steps.back().kind == StepKind::kSlice;
-  const bool keeps_more = is_view && !move.into.defined() && progress.current.buffer() != move.local.buffer();
+  const bool keeps_more =
+      is_view && !move.into.defined() && progress.current->buffer() != move.local.buffer();
   const bool must_copy = keeps_more || (!moved && move.into.defined());
   if (!must_copy) return;
-  const Tensor& from = progress.current;
+  const Tensor& from = *progress.current;
   Tensor to =
       move.into.defined() ? move.into : Tensor::Empty(context_.allocator(), from.dtype(), from.shape());
   works->push_back({.from = from, .to = to});
-  progress.current = std::move(to);
+  *progress.current = std::move(to);
 }
 
 Work MoveProgram::IssueCollective(const Stage& stage, bool async, Worker* worker) const {
   const CommOptions options = {.async = async, .tag = tag_, .worker = worker, .subject = stage.subject};
-  if (stage.parts.size() == 1) return IssueStep(*stage.group, *stage.step, stage.parts[0], options);
-  return IssueSteps(*stage.group, stage.steps, stage.parts, options);
+  if (stage.alone != nullptr) return IssueStep(*stage.group, *stage.step, *stage.alone, options);
+  return IssueParts(*stage.group, *stage.step, stage.parts, options);
 }
 
 void MoveProgram::Run(const MoveProgram& program) {
@@ -132,7 +140,7 @@ std::vector<Work> MoveProgram::Issue(std::shared_ptr<const MoveProgram> program,
   std::vector<Work> works;
   Tracer* const tracer = program->tracer_;
   for (const Stage& stage : program->stages_) {
-    const auto begun_ns = std::make_shared<int64_t>(0);
+    const auto begun_ns = tracer != nullptr ? std::make_shared<int64_t>(0) : nullptr;
     if (tracer != nullptr) worker.Submit([=] { *begun_ns = tracer->Now(); });
     if (!stage.before.empty())
       works.push_back(worker.Submit([program, &stage] { RunLocalWorks(stage.before); }));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -36,8 +37,8 @@ class MoveProgram {
   // Cost: allocations, and the lane's communicators where they are not made yet.
   MoveProgram(MeshContext& context, Lane lane, std::vector<Move> moves);
 
-  // Each move's piece, by move: memory and shape now, its elements once Run has returned.
-  const std::vector<Tensor>& results() const { return results_; }
+  // Each move's piece, by move: memory and shape now, its elements once Run has returned. To be taken once.
+  std::vector<Tensor> TakeResults() { return std::move(results_); }
 
   // Runs `program` to its end, here.
   // Errors: those of the collectives.
@@ -72,14 +73,19 @@ class MoveProgram {
     std::shared_ptr<Communicator> group;
     LocalWorks before;
     LocalWorks after;
-    std::vector<PreparedStep> parts;
-    std::vector<const LoweredStep*> steps;  // of the parts
-    uint32_t subject = 0;                   // of all moves that have one
+    std::vector<CollectivePart> parts;    // of a kind that merges
+    std::unique_ptr<PreparedStep> alone;  // of another
+    uint32_t subject = 0;                 // of all moves that have one
   };
   struct Progress;
+  // Of the constructor, in which the moves' next steps are prepared.
+  struct Round {
+    size_t begin = 0;       // its first stage
+    size_t most_parts = 0;  // of a stage that begins now
+  };
 
-  Stage& StageFor(const LoweredStep& step, DType dtype, size_t round_begin);
-  void Advance(const Move& move, Progress& progress, size_t round_begin);
+  Stage& StageFor(const LoweredStep& step, DType dtype, const Round& round);
+  void Advance(const Move& move, Progress& progress, const Round& round);
   void Finish(const Move& move, Progress& progress, LocalWorks* works);
   Work IssueCollective(const Stage& stage, bool async, Worker* worker) const;
 

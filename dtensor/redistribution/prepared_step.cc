@@ -18,7 +18,10 @@ Tensor Scratch(const std::shared_ptr<Allocator>& allocator, DType dtype, const S
   return Tensor::Empty(allocator, dtype, shape);
 }
 
-Tensor Flat(const Tensor& tensor) { return tensor.Reshape({tensor.num_elements()}); }
+// Of a contiguous one.
+Tensor Flat(const Tensor& tensor) {
+  return tensor.ndim() == 1 ? tensor : tensor.Reshape({tensor.num_elements()});
+}
 
 // Lays the regions of `whole` one after another in a flat buffer. Where they already lie so, no element moves.
 Tensor Pack(const LoweredStep& step, const Tensor& whole, const std::shared_ptr<Allocator>& allocator,
@@ -78,10 +81,51 @@ PreparedStep PrepareTerm(const LoweredStep& step, const Tensor& local, const Ten
   return prepared;
 }
 
+Tensor ResultOf(const Tensor& local, const Tensor& into, const Shape& shape,
+                const std::shared_ptr<Allocator>& allocator) {
+  return into.defined() ? into : Tensor::Empty(allocator, local.dtype(), shape);
+}
+
+// To or from every member: an all-gather, an all-to-all or a reduce-scatter.
+PreparedStep PreparePieces(const LoweredStep& step, const Tensor& local, const Tensor& into,
+                           const std::shared_ptr<Allocator>& allocator) {
+  PreparedStep prepared;
+  prepared.result = ResultOf(local, into, step.result_shape, allocator);
+  prepared.output = step.kind == StepKind::kReduceScatter
+                        ? Flat(prepared.result)
+                        : Delivery(step, prepared.result, allocator, &prepared.after);
+  prepared.input = Pack(step, local, allocator, &prepared.before);
+  return prepared;
+}
+
+PreparedStep PrepareAllReduce(const Tensor& local, const Tensor& into,
+                              const std::shared_ptr<Allocator>& allocator) {
+  PreparedStep prepared;
+  if (local.IsContiguous()) {
+    prepared.input = Flat(local);
+  } else {
+    const Tensor dense = Scratch(allocator, local.dtype(), local.shape());
+    prepared.before.push_back({.from = local, .to = dense});
+    prepared.input = Flat(dense);
+  }
+  prepared.result = ResultOf(local, into, local.shape(), allocator);
+  prepared.output = Flat(prepared.result);
+  return prepared;
+}
+
+PreparedStep PrepareSlice(const LoweredStep& step, const Tensor& local, const Tensor& into,
+                          const std::shared_ptr<Allocator>& allocator) {
+  PreparedStep prepared;
+  const Tensor slice = SliceOf(step, local, allocator);
+  prepared.result = into.defined() ? into : slice;
+  if (into.defined() && slice.num_elements() > 0) prepared.before.push_back({.from = slice, .to = into});
+  return prepared;
+}
+
 }  // namespace
 
-std::vector<int64_t> CountsOf(const std::vector<Region>& regions) {
-  std::vector<int64_t> counts;
+CollectiveDescriptor::Counts CountsOf(const std::vector<Region>& regions) {
+  CollectiveDescriptor::Counts counts;
   counts.reserve(regions.size());
   for (const Region& region : regions) counts.push_back(region.shape.num_elements());
   return counts;
@@ -154,42 +198,19 @@ Tensor SliceOf(const LoweredStep& step, const Tensor& local, const std::shared_p
 
 PreparedStep PrepareStep(const LoweredStep& step, const Tensor& local, const Tensor& into,
                          const std::shared_ptr<Allocator>& allocator) {
-  const auto make_result = [&](const Shape& shape) {
-    return into.defined() ? into : Tensor::Empty(allocator, local.dtype(), shape);
-  };
-  PreparedStep prepared;
   switch (step.kind) {
     case StepKind::kAllGather:
     case StepKind::kAllToAll:
-      prepared.result = make_result(step.result_shape);
-      prepared.output = Delivery(step, prepared.result, allocator, &prepared.after);
-      prepared.input = Pack(step, local, allocator, &prepared.before);
-      return prepared;
     case StepKind::kReduceScatter:
-      prepared.result = make_result(step.result_shape);
-      prepared.output = Flat(prepared.result);
-      prepared.input = Pack(step, local, allocator, &prepared.before);
-      return prepared;
+      return PreparePieces(step, local, into, allocator);
     case StepKind::kAllReduce:
-      if (local.IsContiguous()) {
-        prepared.input = Flat(local);
-      } else {
-        const Tensor dense = Scratch(allocator, local.dtype(), local.shape());
-        prepared.before.push_back({.from = local, .to = dense});
-        prepared.input = Flat(dense);
-      }
-      prepared.result = make_result(local.shape());
-      prepared.output = Flat(prepared.result);
-      return prepared;
+      return PrepareAllReduce(local, into, allocator);
     case StepKind::kPermute:
     case StepKind::kSendRegions:
-      return PrepareExchange(step.exchange, local, make_result(step.result_shape), allocator);
-    case StepKind::kSlice: {
-      const Tensor slice = SliceOf(step, local, allocator);
-      prepared.result = into.defined() ? into : slice;
-      if (into.defined() && slice.num_elements() > 0) prepared.before.push_back({.from = slice, .to = into});
-      return prepared;
-    }
+      return PrepareExchange(step.exchange, local, ResultOf(local, into, step.result_shape, allocator),
+                             allocator);
+    case StepKind::kSlice:
+      return PrepareSlice(step, local, into, allocator);
     case StepKind::kToPartial:
       return PrepareTerm(step, local, into, allocator);
   }
@@ -218,17 +239,19 @@ Work IssueStep(Communicator& group, const LoweredStep& step, const PreparedStep&
   Throw(absl::StatusCode::kInternal, "unknown redistribution step");
 }
 
-Work IssueSteps(Communicator& group, absl::Span<const LoweredStep* const> steps,
-                absl::Span<const PreparedStep> prepared, const CommOptions& options) {
-  const LoweredStep& first = *steps[0];
-  std::vector<CollectivePart> parts;
-  parts.reserve(steps.size());
-  for (size_t i = 0; i < steps.size(); ++i) {
-    CollectivePart part = {.input = prepared[i].input, .output = prepared[i].output};
-    if (first.kind == StepKind::kAllGather) part.counts = CountsOf(steps[i]->received);
-    if (first.kind == StepKind::kReduceScatter) part.counts = CountsOf(steps[i]->sent);
-    parts.push_back(std::move(part));
-  }
+bool Merges(StepKind kind) {
+  return kind == StepKind::kAllGather || kind == StepKind::kReduceScatter || kind == StepKind::kAllReduce;
+}
+
+CollectivePart PartOf(const LoweredStep& step, const PreparedStep& prepared) {
+  CollectivePart part = {.input = prepared.input, .output = prepared.output};
+  if (step.kind == StepKind::kAllGather) part.counts = CountsOf(step.received);
+  if (step.kind == StepKind::kReduceScatter) part.counts = CountsOf(step.sent);
+  return part;
+}
+
+Work IssueParts(Communicator& group, const LoweredStep& first, absl::Span<const CollectivePart> parts,
+                const CommOptions& options) {
   switch (first.kind) {
     case StepKind::kAllGather:
       return group.AllGatherEach(parts, options);

@@ -58,13 +58,19 @@ PreparedStep PrepareExchange(const LoweredExchange& exchange, const Tensor& inpu
 Work IssueStep(Communicator& group, const LoweredStep& step, const PreparedStep& prepared,
                const CommOptions& options);
 
-// The same for steps of one kind, over one group, by one op and in one dtype, as one call: all-gathers,
-// reduce-scatters or all-reduces.
-Work IssueSteps(Communicator& group, absl::Span<const LoweredStep* const> steps,
-                absl::Span<const PreparedStep> prepared, const CommOptions& options);
+// Whether steps of this kind, over one group, by one op and in one dtype, can be one call: all-gathers, reduce-scatters and
+// all-reduces.
+bool Merges(StepKind kind);
+
+// The collective of a step of such a kind.
+CollectivePart PartOf(const LoweredStep& step, const PreparedStep& prepared);
+
+// Issues those of steps that merge with `first`, as one call.
+Work IssueParts(Communicator& group, const LoweredStep& first, absl::Span<const CollectivePart> parts,
+                const CommOptions& options);
 
 // Elements of each region: the counts of a collective.
-std::vector<int64_t> CountsOf(const std::vector<Region>& regions);
+CollectiveDescriptor::Counts CountsOf(const std::vector<Region>& regions);
 
 // The part of a tensor that `region` names, as a view.
 Tensor ViewOf(const Tensor& tensor, const Region& region);

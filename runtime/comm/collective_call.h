@@ -4,7 +4,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <vector>
 
 #include "absl/types/span.h"
 #include "runtime/comm/collective.h"
@@ -24,7 +23,7 @@ struct Message {
 struct CollectivePart {
   Tensor input;
   Tensor output;
-  std::vector<int64_t> counts = {};  // one per member; none of an all-reduce
+  CollectiveDescriptor::Counts counts = {};  // one per member; none of an all-reduce
 };
 
 // One member's part in a collective, as backends run it. Views the caller's data. An undefined tensor: this

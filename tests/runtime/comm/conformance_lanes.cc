@@ -65,8 +65,8 @@ LaneRound Issue(World& world, const CommLane& lane, double value, int64_t count)
   // A list, whose later part has what the sum has made.
   round.gathered = {Filled(world, size * count, -1), Filled(world, size * count, -1)};
   const std::vector<CollectivePart> parts = {
-      {Filled(world, count, value - world.rank()), round.gathered[0], counts},
-      {round.sum, round.gathered[1], counts}};
+      {Filled(world, count, value - world.rank()), round.gathered[0], {counts.begin(), counts.end()}},
+      {round.sum, round.gathered[1], {counts.begin(), counts.end()}}};
   round.works.push_back(lane.group->AllGatherEach(parts, lane.Options()));
   round.scattered = Filled(world, count, -1);
   round.works.push_back(

@@ -67,7 +67,9 @@ void CheckKind(World& world, Communicator& group, CollectiveKind kind, bool asyn
         PartTensor(world, gathers ? counts[me] : whole, 17 * std::ssize(parts), exact_reductions);
     const int64_t result = kind == CollectiveKind::kReduceScatter ? counts[me] : whole;
     alone.push_back(OutputTensor<float>(world, result));
-    CollectivePart part = {.input = input, .output = OutputTensor<float>(world, result), .counts = counts};
+    CollectivePart part = {.input = input,
+                           .output = OutputTensor<float>(world, result),
+                           .counts = {counts.begin(), counts.end()}};
     if (gathers) {
       group.AllGather(input, alone.back(), counts).Wait();
     } else if (kind == CollectiveKind::kReduceScatter) {

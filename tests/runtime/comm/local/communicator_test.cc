@@ -349,7 +349,8 @@ TEST(LocalCommunicatorTest, ListsThatDisagreeAreReadBeforeTheyAreFreed) {
       const auto group = world.NewGroup("dp", {0, 1, 2, 3});
       const auto part_of = [&](const std::vector<int64_t>& counts) {
         const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-        return CollectivePart{Filled(world, counts[world.rank()], 0), Filled(world, total, 0), counts};
+        return CollectivePart{
+            Filled(world, counts[world.rank()], 0), Filled(world, total, 0), {counts.begin(), counts.end()}};
       };
       // The sums of the counts are equal.
       std::vector<CollectivePart> parts(kParts, part_of({0, 0, 0, 0}));
