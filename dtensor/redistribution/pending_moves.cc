@@ -18,16 +18,19 @@ int64_t Await(const LaneWorks& lane, int64_t* now_ns) {
 }  // namespace
 
 void PendingMoves::Settle() {
+  if (is_settled_) return;
+  // Of operations in streams each reader's stream waits, and the communicator tells for how long the rank's stood still.
+  const bool on_streams = lanes_.back()->worker == nullptr;
   if (Test()) {
     Work::WaitInOrder(works());  // for its error
+    is_settled_ = !on_streams;
     return;
   }
   const int64_t begun_ns = FlightClock();
   int64_t now_ns = begun_ns;
   int64_t waiting_ns = 0;
   for (const std::shared_ptr<const LaneWorks>& lane : lanes_) waiting_ns += Await(*lane, &now_ns);
-  // Of operations in streams the communicator tells for how long the rank's stream stood still.
-  const bool on_streams = lanes_.back()->worker == nullptr;
+  is_settled_ = !on_streams;
   if (!on_streams) state_.world().ledger().AddExposed(waiting_ns, FlightClock() - begun_ns - waiting_ns);
 }
 

@@ -52,7 +52,8 @@ class PendingMoves : public RefCounted<PendingMoves> {
 
  private:
   RankState& state_;
-  Lanes lanes_;  // the works are the last
+  Lanes lanes_;              // the works are the last
+  bool is_settled_ = false;  // by a worker, well: there is nothing left to wait for
 };
 
 }  // namespace weft
