@@ -97,13 +97,14 @@ void Communicator::Check(const Request& request, const Buffers& buffers) const {
   }
 }
 
-void Communicator::Fill(const Request& request, Operation& operation) const {
+Communicator::Part Communicator::ToPart(const Request& request) const {
   const Buffers buffers = Buffers::Of(request.kind, rank_ == request.root);
   Check(request, buffers);
   const bool has_input = buffers.input != Buffers::kNone;
-  if (has_input) operation.input = request.input;
-  if (buffers.output != Buffers::kNone) operation.output = request.output;
-  CollectiveDescriptor& descriptor = operation.descriptor;
+  Part part;
+  if (has_input) part.input = request.input;
+  if (buffers.output != Buffers::kNone) part.output = request.output;
+  CollectiveDescriptor& descriptor = part.descriptor;
   descriptor.kind = request.kind;
   descriptor.dtype = has_input ? request.input.dtype() : request.output.dtype();
   descriptor.op = request.op;
@@ -112,13 +113,13 @@ void Communicator::Fill(const Request& request, Operation& operation) const {
     descriptor.counts.push_back(request.input.num_elements());
   } else {
     descriptor.counts.assign(request.counts.begin(), request.counts.end());
-    operation.receive_counts.assign(request.receive_counts.begin(), request.receive_counts.end());
   }
+  return part;
 }
 
 Work Communicator::Collect(const Request& request, const CommOptions& options) {
-  Operation operation;
-  Fill(request, operation);
+  Operation operation(ToPart(request));
+  operation.receive_counts.assign(request.receive_counts.begin(), request.receive_counts.end());
   operation.options = options;
   return Start(std::move(operation));
 }
@@ -180,25 +181,22 @@ Work Communicator::CollectEach(CollectiveKind kind, absl::Span<const CollectiveP
                                const CommOptions& options) {
   if (parts.empty()) return Work();
   Operation list;
+  list.parts.reserve(parts.size());
   for (const CollectivePart& part : parts) {
-    Operation checked;
     try {
-      Fill({.kind = kind, .input = part.input, .output = part.output, .counts = part.counts, .op = op},
-           checked);
+      list.parts.push_back(ToPart(
+          {.kind = kind, .input = part.input, .output = part.output, .counts = part.counts, .op = op}));
     } catch (const Error& error) {
       Throw(error.code(), error.message(), " (part ", list.parts.size(), " of the list)");
     }
-    if (parts.size() == 1) {
-      checked.options = options;
-      return Start(std::move(checked));
-    }
-    const CollectiveDescriptor& descriptor = checked.descriptor;
-    WEFT_REQUIRE(list.parts.empty() || descriptor.dtype == list.descriptor.dtype, "group '", name_,
-                 "': ", CollectiveName(kind), ": part ", list.parts.size(), " of the list is ",
-                 DTypeName(descriptor.dtype), ", the first is ", DTypeName(list.descriptor.dtype));
+    const CollectiveDescriptor& descriptor = list.parts.back().descriptor;
+    const DType first = list.parts[0].descriptor.dtype;
+    WEFT_REQUIRE(descriptor.dtype == first, "group '", name_, "': ", CollectiveName(kind), ": part ",
+                 list.parts.size() - 1, " of the list is ", DTypeName(descriptor.dtype), ", the first is ",
+                 DTypeName(first));
     list.descriptor.Append(descriptor);
-    list.parts.push_back({descriptor, std::move(checked.input), std::move(checked.output)});
   }
+  if (parts.size() == 1) list = Operation(Part(std::move(list.parts[0])));
   list.options = options;
   return Start(std::move(list));
 }

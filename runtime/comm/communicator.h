@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -150,20 +151,22 @@ class Communicator {
   void set_flight_recorder(FlightRecorder* recorder);
 
  protected:
-  // One operation, checked on this side and ready to run. It owns references to its buffers.
-  struct Operation {
+  // One collective, checked on this side. It owns references to its buffers.
+  struct Part {
     CollectiveDescriptor descriptor;
     Tensor input;
     Tensor output;
+  };
+
+  // One operation, ready to run.
+  struct Operation : Part {
+    Operation() = default;
+    explicit Operation(Part part) : Part(std::move(part)) {}
+
     std::vector<int64_t> receive_counts;  // all-to-all; its send counts are descriptor.counts
     std::vector<Message> sends;
     std::vector<Message> receives;
     // Of a list: its parts; `descriptor` then has the sums of their counts, and there is no input or output.
-    struct Part {
-      CollectiveDescriptor descriptor;
-      Tensor input;
-      Tensor output;
-    };
     std::vector<Part> parts;
     CommOptions options;
     uint64_t sequence = 0;   // from 1: ordinal of the collective on this group, or SendRecv of this member
@@ -234,8 +237,8 @@ class Communicator {
   struct Buffers;
   // Errors: InvalidArgument if the request does not fit itself or the group.
   void Check(const Request& request, const Buffers& buffers) const;
-  // Checks `request` and makes an operation of it, but for its options.
-  void Fill(const Request& request, Operation& operation) const;
+  // Checks `request`, and makes a collective of it.
+  Part ToPart(const Request& request) const;
   // The one way of all collectives: checks, records and runs it.
   Work Collect(const Request& request, const CommOptions& options);
   Work CollectEach(CollectiveKind kind, absl::Span<const CollectivePart> parts, ReduceOp op,
