@@ -179,13 +179,11 @@ Tensor Tensor::Reshape(const Shape& shape) const {
   }
   WEFT_REQUIRE(shape.num_elements() == num_elements(), "Reshape: ", TypeString(), " has ", num_elements(),
                " elements, ", shape.ToString(), " has ", shape.num_elements());
-  const std::optional<Shape> strides = ReshapedStrides(shape_, strides_, shape);
+  const std::optional<Shape> strides =
+      IsContiguous() ? ContiguousStrides(shape) : ReshapedStrides(shape_, strides_, shape);
   WEFT_REQUIRE(strides.has_value(), "Reshape: ", TypeString(), " with strides ", strides_.ToString(),
                " cannot be read as ", shape.ToString(), " without a copy; use CloneTensor first");
-  Tensor view = *this;
-  view.shape_ = shape;
-  view.strides_ = *strides;
-  return view;
+  return Tensor(buffer_, dtype_, shape, *strides, offset_);
 }
 
 bool Tensor::CanReshape(const Shape& shape) const {
