@@ -1,6 +1,7 @@
 #include "dtensor/optim/optimizer.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -19,17 +20,24 @@ constexpr int64_t kLeastBytes = 1 << 20;
 constexpr int64_t kParts = 10;
 
 // The largest piece that a rank has of it: the same on every rank, so that all divide parameters alike.
-int64_t PieceBytes(const Parameter& parameter) {
+int64_t PieceBytesOf(const Parameter& parameter) {
   const DTensor& value = parameter.at_rest();
   return MaxLocalElements(value.shape(), value.layout(), value.context()->mesh()) * ItemSize(value.dtype());
 }
 
+// That of each of `indices`; by index.
+std::vector<int64_t> PieceBytes(absl::Span<const int> indices, const std::vector<Parameter*>& parameters) {
+  std::vector<int64_t> bytes(parameters.size());
+  for (const int i : indices) bytes[i] = PieceBytesOf(*parameters[i]);
+  return bytes;
+}
+
 // The first of them, which hold `num_bytes` or are all.
-absl::Span<const int> SomeOf(absl::Span<const int> indices, const std::vector<Parameter*>& parameters,
+absl::Span<const int> SomeOf(absl::Span<const int> indices, const std::vector<int64_t>& piece_bytes,
                              int64_t num_bytes) {
   size_t count = 0;
   for (int64_t held = 0; count < indices.size() && held < num_bytes; ++count) {
-    held += PieceBytes(*parameters[indices[count]]);
+    held += piece_bytes[indices[count]];
   }
   return indices.first(count);
 }
@@ -40,9 +48,8 @@ bool AnySends(absl::Span<const int> indices, const std::vector<Parameter*>& para
 }
 
 // How much of what lies on the device is updated at a time, where any of it goes on its way.
-int64_t PartBytes(absl::Span<const int> indices, const std::vector<Parameter*>& parameters) {
-  int64_t all = 0;
-  for (const int i : indices) all += PieceBytes(*parameters[i]);
+int64_t PartBytes(const std::vector<int64_t>& piece_bytes) {
+  const int64_t all = std::accumulate(piece_bytes.begin(), piece_bytes.end(), int64_t{0});
   return std::min(kMostBytes, std::max(kLeastBytes, all / kParts));
 }
 
@@ -97,10 +104,15 @@ void Optimizer::StepBetweenHooks(double lr, const DTensor& gradient_scale) {
       gradient_scale.defined() ? ToDevice(gradient_scale) : Full(context, DType::kF32, Shape(), 1);
   Call(kCountUpdate, {updates_, scale});
   const bool in_parts = updates_in_parts() && AnySends(indices, parameters_);
-  const int64_t part_bytes = in_parts ? PartBytes(indices, parameters_) : 0;
-  if (in_parts) SortByReading(parameters_, &indices);
+  std::vector<int64_t> piece_bytes;
+  int64_t part_bytes = 0;
+  if (in_parts) {
+    piece_bytes = PieceBytes(indices, parameters_);
+    part_bytes = PartBytes(piece_bytes);
+    SortByReading(parameters_, &indices);
+  }
   for (absl::Span<const int> left = indices; !left.empty();) {
-    const absl::Span<const int> now = in_parts ? SomeOf(left, parameters_, part_bytes) : left;
+    const absl::Span<const int> now = in_parts ? SomeOf(left, piece_bytes, part_bytes) : left;
     UpdateThere(now, lr, scale);
     left.remove_prefix(now.size());
   }
@@ -114,12 +126,13 @@ void Optimizer::StepBetweenHooks(double lr, const DTensor& gradient_scale) {
     for (const int i : ahead) values_[i] = parameters_[i]->UpdatedPiece();
   };
   values_.resize(parameters_.size());
+  piece_bytes = PieceBytes(on_host, parameters_);
   absl::Span<const int> left = on_host;
-  absl::Span<const int> now = SomeOf(left, parameters_, kMostBytes);
+  absl::Span<const int> now = SomeOf(left, piece_bytes, kMostBytes);
   if (brings) bring(now);
   while (!now.empty()) {
     left.remove_prefix(now.size());
-    const absl::Span<const int> next = SomeOf(left, parameters_, kMostBytes);
+    const absl::Span<const int> next = SomeOf(left, piece_bytes, kMostBytes);
     if (brings) bring(next);
     UpdateThere(now, lr, scale_there);
     now = next;
@@ -145,8 +158,9 @@ void Optimizer::TakeUpdates(absl::Span<const int> indices) {
   for (const int i : indices) {
     if (values_[i].impl() != parameters_[i]->at_rest().impl()) moved.push_back(i);
   }
+  const std::vector<int64_t> piece_bytes = PieceBytes(moved, parameters_);
   for (absl::Span<const int> left = moved; !left.empty();) {
-    const absl::Span<const int> now = SomeOf(left, parameters_, kMostBytes);
+    const absl::Span<const int> now = SomeOf(left, piece_bytes, kMostBytes);
     std::vector<Parameter*> parameters;
     std::vector<DTensor> pieces;
     for (const int i : now) {
