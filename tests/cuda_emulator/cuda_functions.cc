@@ -330,9 +330,10 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   ++stream->num_idle_issued;
   return Issue(
       stream, [] {},
-      [source = event->stream, place = event->place] {
-        if (TheCuda().streams.count(source.get()) == 0 || source->num_done >= place) return true;
-        if (TheCuda().runs_ahead) return false;
+      [source = event->stream, place = event->place, is_late = event->stream->comes_late] {
+        Cuda& cuda = TheCuda();
+        if (cuda.streams.count(source.get()) == 0 || source->num_done >= place) return true;
+        if (cuda.runs_ahead || (is_late && !cuda.pushes_late)) return false;
         source->awaited = std::max(source->awaited, place);
         return Advance(source.get(), place);
       });

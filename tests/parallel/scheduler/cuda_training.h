@@ -19,12 +19,11 @@ struct CudaCase {
   const char* name = "";
   const char* mesh = "";
   Plan plan = {};
-  bool gathers_ahead = false;  // a unit of the next step, which after the last nobody reads
 };
 
 std::vector<CudaCase> CudaCases();
 
-// Losses and parameters of rank 0 after `num_steps` steps of two microbatches. Memory that is given back turns to NaN.
+// Losses of `num_steps` steps of two microbatches, and then of an evaluation, and parameters, of rank 0. Memory that is given back turns to NaN.
 // With `registering` that is the fake NCCL, and memory is registered with it.
 std::vector<double> TrainOnGpus(const CudaCase& of, bool overlap, int num_steps = 4,
                                 std::shared_ptr<FakeNccl> registering = nullptr);
@@ -36,8 +35,7 @@ bool HasOutcome(const CudaCase& of, const std::vector<double>& expected, int num
 
 // Trains for two steps, again and again, and leaves out one wait of the rank's stream in each run. For each other stream the
 // first wait is tried, and every `stride`-th behind it. Returns those that ordered something in ten runs and changed the outcome
-// of none, as "wait 25 of 26 for stream 1"; both count from 0. Under a plan that gathers ahead, one wait that is the last for its
-// stream is not returned: it is for a unit of a step that never comes.
+// of none, as "wait 25 of 26 for stream 1"; both count from 0.
 std::vector<std::string> UnseenWaitsOfRank(const CudaCase& of, int64_t stride);
 
 }  // namespace weft
