@@ -9,7 +9,8 @@
 #   on_host N COMMAND...           runs it there
 #
 # A token bucket sends each packet by a timer, in an interrupt of whoever computes, where a network card costs cores little. So
-# packets are as large as the kernel makes them, and TCP's own timers are out of it: reno paces nothing, as the default may.
+# packets are as large as the kernel makes them. TCP has timers of its own where its congestion control paces what it sends, which
+# the system's default may do, and reno does not.
 
 make_link() {
   local host
@@ -26,7 +27,7 @@ make_link() {
   done
 }
 
-# To 512 KiB, which of IPv4 Linux has from 6.3 on, and `ip` later than that.
+# To 512 KiB. Linux has such packets for IPv4 from 6.3 on; Debian 12's `ip` cannot ask for them.
 enlarge_packets() {
   ip netns exec "host$1" python3 - "cable$1" <<'END'
 import socket

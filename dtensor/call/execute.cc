@@ -52,7 +52,7 @@ const ResolvedCall& Execution::Plan(const ErasedCall& call) {
 
 void Execution::RunKernel(absl::Span<const DTensor> outputs) const {
   MeshContext& context = *call_.operands[0]->context;
-  absl::InlinedVector<Tensor, 6> locals;  // an update has so many
+  absl::InlinedVector<Tensor, 6> locals;  // as many as an update has
   for (const DTensorRef operand : used_) locals.push_back(operand->Local());
   const auto run = [&](absl::Span<Tensor> places) {
     LaunchKernel(context, call_.op, plan_.kernel,

@@ -258,8 +258,8 @@ class Parameter {
  private:
   friend class Module;
 
-  // That of the parameter that this is another name of.
-  // Errors: FailedPrecondition if it is its own, and has no value here.
+  // The value of the parameter that this one is tied to.
+  // Errors: FailedPrecondition if it is tied to none: it has no value here.
   const DTensor& AtRestElsewhere() const;
 
   std::string owner_path() const;

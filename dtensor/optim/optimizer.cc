@@ -158,6 +158,7 @@ void Optimizer::TakeUpdates(absl::Span<const int> indices) {
   for (const int i : indices) {
     if (values_[i].impl() != parameters_[i]->at_rest().impl()) moved.push_back(i);
   }
+  if (moved.empty()) return;
   const std::vector<int64_t> piece_bytes = PieceBytes(moved, parameters_);
   for (absl::Span<const int> left = moved; !left.empty();) {
     const absl::Span<const int> now = SomeOf(left, piece_bytes, kMostBytes);

@@ -22,10 +22,10 @@ namespace weft {
 // parameters that decay: their modules say so (ParameterSpec::decays). What else differs between parameters is said by groups
 // (parameter_groups.h). All are updated by one call (CallEach): on a GPU a launch for some forty of them. Parameters that are
 // gathered when they have been changed (ZeRO; units of FSDP) are updated by some ten calls, of 1 to 25 MiB, in the order in
-// which forward reads them: that of units, where it is known (Parameter::read_order), otherwise that of the model's parameters, which
-// for the most part is the same. So the first are gathered while others are updated, and forward need not wait for all. Those whose state lies in the ranks' second memory (ParameterMemory) are updated on the CPU, some
-// 25 MiB at a time, so that what has been changed is on its way to the device while the next are updated. Each optimizer has a
-// file of its own.
+// which forward reads them: that of units, where it is known (Parameter::read_order), otherwise that of the model's parameters,
+// which for the most part is the same. So the first are gathered while others are updated, and forward need not wait for all.
+// Those whose state lies in the ranks' second memory (ParameterMemory) are updated on the CPU, some 25 MiB at a time, so that
+// what has been changed is on its way to the device while the next are updated. Each optimizer has a file of its own.
 class Optimizer {
  public:
   // `name` is what errors call it. A parameter that is listed several times is one, and tied slots stand for the

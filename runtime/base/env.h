@@ -43,7 +43,7 @@ std::map<std::string, std::string> LauncherVariables();
 std::string TemporaryFolder();
 
 // Of what NCCL reads, by name, those that have a value: NCCL_ALGO and NCCL_PROTO, which it is to use, and NCCL_HOSTID, the
-// machine that it takes this to be. Besides WEFT_NCCL_REGISTER: 1 where memory is to be registered with it.
+// machine that it takes this to be. Weft's own WEFT_NCCL_REGISTER is among them: 1 where memory is to be registered with NCCL.
 std::map<std::string, std::string> NcclVariables();
 
 // All variables as NAME=VALUE, in the system's order: what a launcher hands on to the programs it starts.

@@ -41,8 +41,8 @@ void NotifyReady();
 
 // A mistake to plant: on device 0 either the stream that was made first, which is the rank's own, leaves out its waits
 // for events of others, or the others leave out theirs. A stream that has left out a wait, and what waits for it from then on,
-// runs as soon as it can, where streams run when they are waited for otherwise; the device's others run only then, or where nothing
-// else can go on. The one that should have been waited for is not moved by streams that wait for it from then on, either.
+// runs as soon as it can, where streams run when they are waited for otherwise; the device's others run only then, or where
+// nothing else can go on. Streams that wait from then on for the one that should have been waited for do not move it, either.
 enum class LeftOut { kNothing, kWaitsOfFirst, kWaitsOfOthers };
 // With `only` above -1 these are the waits of one stream for one other alone: pairs of that kind are counted from 0, in the order
 // of their first waits. With `nth` above -1, too, it is one wait of the pair, from 0.

@@ -3,14 +3,14 @@
 #include <pthread.h>
 
 #include <atomic>
-#include <cstdlib>
+#include <cstdint>
 #include <functional>
-#include <new>
 
 #include "dtensor/autograd/backward.h"
 #include "dtensor/functions.h"
 #include "gtest/gtest.h"
 #include "runtime/launch/run_ranks.h"
+#include "tests/every_operator_new.h"
 
 namespace {
 
@@ -19,44 +19,13 @@ namespace {
 std::atomic<pthread_t> counted_thread{};
 std::atomic<int64_t> num_allocations{0};
 
-void* Counted(std::size_t size, std::size_t alignment) {
+}  // namespace
+
+void BeforeAllocation() {
   if (pthread_equal(counted_thread.load(std::memory_order_relaxed), pthread_self())) {
     num_allocations.fetch_add(1, std::memory_order_relaxed);
   }
-  // aligned_alloc wants a multiple of the alignment.
-  void* const block = std::aligned_alloc(alignment, (size + alignment) / alignment * alignment);
-  if (block == nullptr) throw std::bad_alloc();
-  return block;
 }
-
-// Out of line: a compiler that saw free() in operator delete and not what operator new calls would warn.
-[[gnu::noinline]] void Return(void* block) { std::free(block); }
-
-}  // namespace
-
-// All forms: a sanitizer's own would otherwise stand beside these, and each pair must be of one kind.
-void* operator new(std::size_t size) { return Counted(size, alignof(std::max_align_t)); }
-void* operator new[](std::size_t size) { return operator new(size); }
-void* operator new(std::size_t size, const std::nothrow_t&) noexcept { return operator new(size); }
-void* operator new[](std::size_t size, const std::nothrow_t&) noexcept { return operator new(size); }
-void* operator new(std::size_t size, std::align_val_t alignment) {
-  return Counted(size, static_cast<std::size_t>(alignment));
-}
-void* operator new[](std::size_t size, std::align_val_t alignment) { return operator new(size, alignment); }
-void* operator new(std::size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
-  return operator new(size, alignment);
-}
-void* operator new[](std::size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
-  return operator new(size, alignment);
-}
-void operator delete(void* block) noexcept { Return(block); }
-void operator delete[](void* block) noexcept { Return(block); }
-void operator delete(void* block, std::size_t) noexcept { Return(block); }
-void operator delete[](void* block, std::size_t) noexcept { Return(block); }
-void operator delete(void* block, std::align_val_t) noexcept { Return(block); }
-void operator delete[](void* block, std::align_val_t) noexcept { Return(block); }
-void operator delete(void* block, std::size_t, std::align_val_t) noexcept { Return(block); }
-void operator delete[](void* block, std::size_t, std::align_val_t) noexcept { Return(block); }
 
 namespace weft {
 namespace {

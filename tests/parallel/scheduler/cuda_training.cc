@@ -66,14 +66,17 @@ std::vector<double> TrainOnRank(const CudaCase& of, bool overlap, int num_steps,
   plan.set_scheduler({.bucket_mb = 0.0003, .prefetch = 1, .overlap = overlap});
   const auto context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF64});
   AdamW optimizer(model.AllParameters(), {});
+  const auto loss_of = [&](int batch) {
+    const Tensor rows = RandomF64({4, kCudaDim}, static_cast<uint64_t>(batch));
+    const Layout by_rows = Layout(2, mesh.num_axes()).WithShard(0, 0);
+    return Mean(Square(model(DTensor::Distribute(context, rows, by_rows))));
+  };
   std::vector<double> mine;
   for (int step = 0; step < num_steps; ++step) {
     for (int part = 0; part < 2; ++part) {
       std::optional<NoSync> no_sync;
       if (part == 0) no_sync.emplace(context->state());
-      const Tensor rows = RandomF64({4, kCudaDim}, static_cast<uint64_t>(10 * step + part));
-      const Layout by_rows = Layout(2, mesh.num_axes()).WithShard(0, 0);
-      const DTensor loss = Mean(Square(model(DTensor::Distribute(context, rows, by_rows))));
+      const DTensor loss = loss_of(10 * step + part);
       Backward(loss);
       mine.push_back(loss.Item());
     }
@@ -83,9 +86,7 @@ std::vector<double> TrainOnRank(const CudaCase& of, bool overlap, int num_steps,
   {
     // What was gathered ahead of the next step is read, too.
     const NoGradGuard no_grad(context->state());
-    const Tensor rows = RandomF64({4, kCudaDim}, static_cast<uint64_t>(10 * num_steps));
-    const Layout by_rows = Layout(2, mesh.num_axes()).WithShard(0, 0);
-    mine.push_back(Mean(Square(model(DTensor::Distribute(context, rows, by_rows)))).Item());
+    mine.push_back(loss_of(10 * num_steps).Item());
   }
   for (const Parameter* parameter : model.AllParameters()) {
     const Tensor whole = CloneTensor(parameter->at_rest().FullTensor(), MakeCpuAllocator());

@@ -23,8 +23,8 @@ struct CudaCase {
 
 std::vector<CudaCase> CudaCases();
 
-// Losses of `num_steps` steps of two microbatches, and then of an evaluation, and parameters, of rank 0. Memory that is given back turns to NaN.
-// With `registering` that is the fake NCCL, and memory is registered with it.
+// Of rank 0: the losses of `num_steps` steps of two microbatches, that of an evaluation behind them, and the parameters. Memory
+// that is given back turns to NaN. With `registering` that is the fake NCCL, and memory is registered with it.
 std::vector<double> TrainOnGpus(const CudaCase& of, bool overlap, int num_steps = 4,
                                 std::shared_ptr<FakeNccl> registering = nullptr);
 // The same on CPUs.

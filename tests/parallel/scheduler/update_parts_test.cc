@@ -38,14 +38,21 @@ class GathersBefore final : public CallObserver {
   std::vector<int64_t> counts_;
 };
 
-// Of four weights, 2 MiB each, in the order of forward; of the second step, when that is known.
-template <class MakeOptimizer>
+// Four weights, 2 MiB each.
+class InARow : public Sequential {
+ public:
+  InARow() {
+    for (int i = 0; i < 4; ++i) Add<Linear>(512, 512, LinearOptions{.bias = false});
+  }
+};
+
+// Of a model of such weights; of the second step, when the order of forward is known. The same on both ranks.
+template <class Model = InARow, class MakeOptimizer>
 std::vector<int64_t> CountsUnder(Plan plan, int prefetch, const MakeOptimizer& make) {
-  std::vector<int64_t> counts;
+  std::vector<std::vector<int64_t>> counts(2);
   plan.set_scheduler({.prefetch = prefetch});
   RunRanks(2, [&](World& world) {
-    Sequential model;
-    for (int i = 0; i < 4; ++i) model.Add<Linear>(512, 512, LinearOptions{.bias = false});
+    Model model;
     const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=2"), plan, {.dtype = DType::kF64});
     auto optimizer = make(model.AllParameters());
     GathersBefore gathers(world);
@@ -56,9 +63,10 @@ std::vector<int64_t> CountsUnder(Plan plan, int prefetch, const MakeOptimizer& m
       optimizer.Step(1e-6);
       optimizer.ZeroGrad();
     }
-    if (world.rank() == 0) counts = gathers.counts();
+    counts[world.rank()] = gathers.counts();
   });
-  return counts;
+  EXPECT_EQ(counts[0], counts[1]);
+  return counts[0];
 }
 
 Sgd MakeSgd(const std::vector<Parameter*>& parameters) { return Sgd(parameters, {}); }
@@ -88,30 +96,16 @@ class Ends : public Module {
   DTensor Forward(const DTensor& x) override { return out(b(a(in(x)))); }
 };
 
-// Not in the model's order: the root's are the first, and on their way when `a` is updated, which is gathered ahead, too.
+// Not in the model's order: the root's are updated first. They are on their way when `a` is updated, which is gathered ahead, too.
 TEST(UpdatePartsTest, UnitsAreUpdatedInTheOrderInWhichForwardReadsThem) {
-  RunRanks(2, [](World& world) {
-    Ends model;
-    const Plan plan = {{"a", FullyShard("dp")}, {"b", FullyShard("dp")}, {"", FullyShard("dp")}};
-    const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=2"), plan, {.dtype = DType::kF64});
-    Sgd optimizer(model.AllParameters(), {});
-    GathersBefore gathers(world);
-    for (int step = 0; step < 2; ++step) {
-      Backward(Sum(Square(model(RandomNormal(context, DType::kF64, {2, 512}, {}, "x")))));
-      world.ledger().Clear();
-      const CallObserverGuard guard(context->state(), step == 1 ? &gathers : nullptr);
-      optimizer.Step(1e-6);
-      optimizer.ZeroGrad();
-    }
-    EXPECT_THAT(gathers.counts(), ElementsAre(0, 0, 1, 2));
-  });
+  const Plan plan = {{"a", FullyShard("dp")}, {"b", FullyShard("dp")}, {"", FullyShard("dp")}};
+  EXPECT_THAT(CountsUnder<Ends>(plan, 1, MakeSgd), ElementsAre(0, 0, 1, 2));
 }
 
 // Its update holds an all-reduce: one for all parameters.
 TEST(UpdatePartsTest, LambUpdatesAllAtOnce) {
   RunRanks(2, [](World& world) {
-    Sequential model;
-    for (int i = 0; i < 4; ++i) model.Add<Linear>(512, 512, LinearOptions{.bias = false});
+    InARow model;
     const Plan plan = {{"*", FullyShard("dp")}, {"", FullyShard("dp")}};
     const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=2"), plan, {.dtype = DType::kF64});
     Lamb optimizer(model.AllParameters(), {});

@@ -4,56 +4,21 @@
 
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <new>
 #include <vector>
 
 #include "runtime/device/pooled_allocator.h"
+#include "tests/every_operator_new.h"
 
 namespace {
 
 std::atomic<bool> host_is_full = false;
 
-void* Take(std::size_t num_bytes, std::size_t alignment) {
-  if (host_is_full) throw std::bad_alloc();
-  // aligned_alloc wants a multiple of the alignment.
-  void* const block = std::aligned_alloc(alignment, (num_bytes + alignment) / alignment * alignment);
-  if (block == nullptr) throw std::bad_alloc();
-  return block;
-}
-
-// Out of line: a compiler that saw free() in operator delete and not what operator new calls would warn.
-[[gnu::noinline]] void Return(void* block) { std::free(block); }
-
 }  // namespace
 
-// All forms: a sanitizer's own would otherwise stand beside these, and each pair must be of one kind.
-void* operator new(std::size_t num_bytes) { return Take(num_bytes, alignof(std::max_align_t)); }
-void* operator new[](std::size_t num_bytes) { return operator new(num_bytes); }
-void* operator new(std::size_t num_bytes, std::align_val_t alignment) {
-  return Take(num_bytes, static_cast<std::size_t>(alignment));
+void BeforeAllocation() {
+  if (host_is_full) throw std::bad_alloc();
 }
-void* operator new[](std::size_t num_bytes, std::align_val_t alignment) {
-  return operator new(num_bytes, alignment);
-}
-void* operator new(std::size_t num_bytes, const std::nothrow_t&) noexcept { return operator new(num_bytes); }
-void* operator new[](std::size_t num_bytes, const std::nothrow_t&) noexcept {
-  return operator new(num_bytes);
-}
-void* operator new(std::size_t num_bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
-  return operator new(num_bytes, alignment);
-}
-void* operator new[](std::size_t num_bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
-  return operator new(num_bytes, alignment);
-}
-void operator delete(void* block) noexcept { Return(block); }
-void operator delete[](void* block) noexcept { Return(block); }
-void operator delete(void* block, std::size_t) noexcept { Return(block); }
-void operator delete[](void* block, std::size_t) noexcept { Return(block); }
-void operator delete(void* block, std::align_val_t) noexcept { Return(block); }
-void operator delete[](void* block, std::align_val_t) noexcept { Return(block); }
-void operator delete(void* block, std::size_t, std::align_val_t) noexcept { Return(block); }
-void operator delete[](void* block, std::size_t, std::align_val_t) noexcept { Return(block); }
 
 namespace weft {
 namespace {
@@ -80,7 +45,7 @@ class CountedPool final : public PooledAllocator {
   intptr_t next_ = 0;
 };
 
-// Who frees a tensor may hold a lock that an observer of the pool takes.
+// A thread that frees a tensor may hold a lock. An observer of the pool may need that lock.
 TEST(FullHostTest, DeallocateGivesNothingBackToTheSystem) {
   constexpr int64_t kBytes = 1024;
   constexpr int kBlocks = 1000;
