@@ -307,6 +307,12 @@ class SlowStore {
       reactor->Finish(grpc::Status::OK);
       return reactor;
     }
+    // Before the call's time is up.
+    grpc::ServerUnaryReactor* Get(Context* context, const tcp_store::Key*, tcp_store::Value*) override {
+      grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+      reactor->Finish({grpc::StatusCode::DEADLINE_EXCEEDED, "it is late"});
+      return reactor;
+    }
     std::atomic<int> num_sessions = 0;
 
    private:
@@ -339,6 +345,15 @@ TEST(TcpStoreRestartTest, AStoreWhoseAddressesRotateIsWaitedFor) {
   const SlowStore second(port, milliseconds(2500));
   EXPECT_EQ(store.TryGet("k"), std::nullopt);
   EXPECT_EQ(second.num_sessions(), 1);
+}
+
+// gRPC's time is what it last looked at: either end may call a deadline over some milliseconds before it is.
+TEST(TcpStoreRestartTest, AWaitThatTheStoreEndsEarlyGoesOn) {
+  const SlowStore server(0, milliseconds(0));
+  TcpStore store(absl::StrCat("127.0.0.1:", server.port()));
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THAT(MessageOf([&] { store.Get("k", milliseconds(60)); }), HasSubstr("waited 0.06 s for 'k'"));
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, milliseconds(60));
 }
 
 class RestartingSite : public StoreSite {
