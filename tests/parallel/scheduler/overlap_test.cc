@@ -20,8 +20,6 @@
 #include "nlohmann/json.hpp"
 #include "parallel/parallelize.h"
 #include "runtime/comm/worker.h"
-#include "runtime/launch/run_ranks.h"
-#include "runtime/trace/span.h"
 #include "tests/parallel/scheduler/chain.h"
 #include "tests/parallel/scheduler/forward_operation.h"
 #include "tests/parallel/scheduler/trace_spans.h"
@@ -139,36 +137,31 @@ std::vector<std::vector<float>> GradientsOf(Module& model) {
 
 // No gradient moves while backward runs, and no bucket waits for another: one that did would wait at the gate, a minute.
 void ExpectBackwardComputesWhileGradientsMove(DataPlan data_plan) {
-  Tracer tracer;
-  RunRanks(2,
-           [data_plan](World& plain) {
-             Gate gate;
-             GatedWorld world(plain, &gate, "dp");
-             Gpt model({.vocabulary = 31, .context = 8, .layers = 3, .heads = 2, .dim = 16});
-             const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
-             Plan plan = GptPlan(mesh, data_plan, /*sequence_parallel=*/false);
-             plan.set_scheduler({.bucket_mb = 0.01});
-             const auto context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF32});
-             const Tensor ones = Tensor::FromValues<int32_t>({2, 8}, std::vector<int32_t>(16, 1));
-             const DTensor tokens = DTensor::Distribute(context, ones, BatchLayout(mesh, plan));
-             Backward(model.Loss(tokens, tokens).Mean());  // learns the order
-             const std::vector<std::vector<float>> expected = GradientsOf(model);
-             for (Parameter* parameter : model.AllParameters()) parameter->ClearGrad();
-             const DTensor loss = model.Loss(tokens, tokens).Mean();
-             gate.Close(/*limit=*/std::chrono::minutes(1));
-             Backward(loss);  // returns, though no gradient has moved
-             int num_pending = 0;
-             for (const Parameter* parameter : model.AllParameters()) {
-               num_pending +=
-                   parameter->grad().impl()->pending() && !parameter->grad().impl()->pending()->Test();
-             }
-             EXPECT_EQ(num_pending, std::ssize(model.AllParameters()));
-             gate.Open();
-             EXPECT_EQ(GradientsOf(model), expected);
-             world.FinishWork();
-           },
-           {.threads_per_rank = 1, .tracer = &tracer});
-  const nlohmann::json trace = nlohmann::json::parse(tracer.ToChromeJson());
+  const nlohmann::json trace = TraceOf(2, [data_plan](World& plain) {
+    Gate gate;
+    GatedWorld world(plain, &gate, "dp");
+    Gpt model({.vocabulary = 31, .context = 8, .layers = 3, .heads = 2, .dim = 16});
+    const DeviceMesh mesh = DeviceMesh::Parse("dp=2");
+    Plan plan = GptPlan(mesh, data_plan, /*sequence_parallel=*/false);
+    plan.set_scheduler({.bucket_mb = 0.01});
+    const auto context = Parallelize(model, world, mesh, plan, {.dtype = DType::kF32});
+    const Tensor ones = Tensor::FromValues<int32_t>({2, 8}, std::vector<int32_t>(16, 1));
+    const DTensor tokens = DTensor::Distribute(context, ones, BatchLayout(mesh, plan));
+    Backward(model.Loss(tokens, tokens).Mean());  // learns the order
+    const std::vector<std::vector<float>> expected = GradientsOf(model);
+    for (Parameter* parameter : model.AllParameters()) parameter->ClearGrad();
+    const DTensor loss = model.Loss(tokens, tokens).Mean();
+    gate.Close(/*limit=*/std::chrono::minutes(1));
+    Backward(loss);  // returns, though no gradient has moved
+    int num_pending = 0;
+    for (const Parameter* parameter : model.AllParameters()) {
+      num_pending += parameter->grad().impl()->pending() && !parameter->grad().impl()->pending()->Test();
+    }
+    EXPECT_EQ(num_pending, std::ssize(model.AllParameters()));
+    gate.Open();
+    EXPECT_EQ(GradientsOf(model), expected);
+    world.FinishWork();
+  });
   for (const int rank : {0, 1}) {
     const std::vector<Interval> ops = SpansOf(trace, "op", rank, static_cast<int>(Lane::kInline));
     const std::vector<Interval> moves = SpansOf(trace, "comm", rank, static_cast<int>(Lane::kGrad));
@@ -219,24 +212,20 @@ struct GatedTraining {
 
 // HSDP: while replicas sum one unit's pieces, held back until backward has returned, later units are scattered.
 TEST(OverlapTest, UnitsAreScatteredWhileReplicasSum) {
-  Tracer tracer;
-  RunRanks(4,
-           [](World& plain) {
-             GatedTraining training(plain, "replica=2,shard=2", DataPlan::kHsdp, "replica");
-             training.ForwardAndBackward();  // learns the order
-             training.SettleGradients();
-             training.Update();
-             training.gate.Close();
-             training.ForwardAndBackward();
-             for (const Parameter* parameter : training.model.AllParameters()) {
-               EXPECT_FALSE(parameter->grad().impl()->pending()->Test()) << parameter->path();
-             }
-             training.gate.Open();
-             training.SettleGradients();
-             training.world.FinishWork();
-           },
-           {.threads_per_rank = 1, .tracer = &tracer});
-  const nlohmann::json trace = nlohmann::json::parse(tracer.ToChromeJson());
+  const nlohmann::json trace = TraceOf(4, [](World& plain) {
+    GatedTraining training(plain, "replica=2,shard=2", DataPlan::kHsdp, "replica");
+    training.ForwardAndBackward();  // learns the order
+    training.SettleGradients();
+    training.Update();
+    training.gate.Close();
+    training.ForwardAndBackward();
+    for (const Parameter* parameter : training.model.AllParameters()) {
+      EXPECT_FALSE(parameter->grad().impl()->pending()->Test()) << parameter->path();
+    }
+    training.gate.Open();
+    training.SettleGradients();
+    training.world.FinishWork();
+  });
   for (int rank = 0; rank < 4; ++rank) {
     const std::vector<Interval> scatters = SpansOf(trace, "comm", rank, static_cast<int>(Lane::kGrad));
     const std::vector<Interval> sums = SpansOf(trace, "comm", rank, static_cast<int>(Lane::kReplica));
@@ -249,26 +238,21 @@ TEST(OverlapTest, UnitsAreScatteredWhileReplicasSum) {
 
 // With copies that stay, the passes of a step but the first gather nothing; the next step knows the order all the same.
 TEST(OverlapTest, UnitsThatStayAreGatheredAheadOfTheNextStep) {
-  Tracer tracer;
-  RunRanks(2,
-           [](World& world) {
-             Chain model;
-             const Plan plan = {{"blocks.*", FullyShard("dp", {.reshard = Reshard::kNever})},
-                                {"", FullyShard("dp", {.reshard = Reshard::kNever})}};
-             const auto context =
-                 Parallelize(model, world, DeviceMesh::Parse("dp=2"), plan, {.dtype = DType::kF32});
-             Sgd optimizer(model.AllParameters(), {});
-             for (int step = 0; step < 2; ++step) {
-               for (int microbatch = 0; microbatch < 2; ++microbatch) {
-                 Backward(Mean(Square(model(RandomNormal(context, DType::kF32, {4, kDim}, {}, "x")))));
-               }
-               optimizer.Step(0.1);
-               optimizer.ZeroGrad();
-             }
-             world.FinishWork();
-           },
-           {.threads_per_rank = 1, .tracer = &tracer});
-  const nlohmann::json trace = nlohmann::json::parse(tracer.ToChromeJson());
+  const nlohmann::json trace = TraceOf(2, [](World& world) {
+    Chain model;
+    const Plan plan = {{"blocks.*", FullyShard("dp", {.reshard = Reshard::kNever})},
+                       {"", FullyShard("dp", {.reshard = Reshard::kNever})}};
+    const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=2"), plan, {.dtype = DType::kF32});
+    Sgd optimizer(model.AllParameters(), {});
+    for (int step = 0; step < 2; ++step) {
+      for (int microbatch = 0; microbatch < 2; ++microbatch) {
+        Backward(Mean(Square(model(RandomNormal(context, DType::kF32, {4, kDim}, {}, "x")))));
+      }
+      optimizer.Step(0.1);
+      optimizer.ZeroGrad();
+    }
+    world.FinishWork();
+  });
   for (const int rank : {0, 1}) {
     // The second step's root and four blocks, and the root and the first block ahead of the third.
     EXPECT_EQ(SpansOf(trace, "comm", rank, static_cast<int>(Lane::kParam)).size(), 7u) << "rank " << rank;
@@ -278,25 +262,21 @@ TEST(OverlapTest, UnitsThatStayAreGatheredAheadOfTheNextStep) {
 // No backward tells the order of a model that is only run forward, such as a teacher: its last forward does.
 TEST(OverlapTest, AModelThatIsOnlyRunForwardGathersAhead) {
   for (const bool freezes : {false, true}) {
-    Tracer tracer;
-    RunRanks(2,
-             [freezes](World& world) {
-               Chain model;
-               const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=2"), PlanNamed("fsdp"),
-                                                {.dtype = DType::kF32});
-               std::optional<NoGradGuard> no_grad;
-               if (freezes) {
-                 model.set_trainable(false);
-               } else {
-                 no_grad.emplace(context->state());
-               }
-               for (int forward = 0; forward < 2; ++forward) {
-                 model(RandomNormal(context, DType::kF32, {4, kDim}, {}, "x"));
-               }
-               world.FinishWork();
-             },
-             {.threads_per_rank = 1, .tracer = &tracer});
-    const nlohmann::json trace = nlohmann::json::parse(tracer.ToChromeJson());
+    const nlohmann::json trace = TraceOf(2, [freezes](World& world) {
+      Chain model;
+      const auto context =
+          Parallelize(model, world, DeviceMesh::Parse("dp=2"), PlanNamed("fsdp"), {.dtype = DType::kF32});
+      std::optional<NoGradGuard> no_grad;
+      if (freezes) {
+        model.set_trainable(false);
+      } else {
+        no_grad.emplace(context->state());
+      }
+      for (int forward = 0; forward < 2; ++forward) {
+        model(RandomNormal(context, DType::kF32, {4, kDim}, {}, "x"));
+      }
+      world.FinishWork();
+    });
     for (const int rank : {0, 1}) {
       // The second forward's blocks.
       EXPECT_EQ(SpansOf(trace, "comm", rank, static_cast<int>(Lane::kParam)).size(), 4u)
@@ -307,24 +287,20 @@ TEST(OverlapTest, AModelThatIsOnlyRunForwardGathersAhead) {
 
 // A teacher that is asked within a function which is recomputed keeps the order of its forward when backward asks it again.
 TEST(OverlapTest, ATeacherThatIsRecomputedGathersAhead) {
-  Tracer tracer;
-  RunRanks(2,
-           [](World& world) {
-             Chain teacher;
-             const auto context = Parallelize(teacher, world, DeviceMesh::Parse("dp=2"), PlanNamed("fsdp"),
-                                              {.dtype = DType::kF32});
-             const DTensor x = RandomNormal(context, DType::kF32, {4, kDim}, {}, "x").RequiresGrad();
-             const auto loss = [&](const DTensors& in) -> DTensors {
-               std::optional<NoGradGuard> no_grad(context->state());
-               const DTensor wanted = teacher(in[0].Detach());
-               no_grad.reset();
-               return {Mean(Square(in[0] - wanted))};
-             };
-             for (int step = 0; step < 2; ++step) Backward(Recompute(loss, {x})[0]);
-             world.FinishWork();
-           },
-           {.threads_per_rank = 1, .tracer = &tracer});
-  const nlohmann::json trace = nlohmann::json::parse(tracer.ToChromeJson());
+  const nlohmann::json trace = TraceOf(2, [](World& world) {
+    Chain teacher;
+    const auto context =
+        Parallelize(teacher, world, DeviceMesh::Parse("dp=2"), PlanNamed("fsdp"), {.dtype = DType::kF32});
+    const DTensor x = RandomNormal(context, DType::kF32, {4, kDim}, {}, "x").RequiresGrad();
+    const auto loss = [&](const DTensors& in) -> DTensors {
+      std::optional<NoGradGuard> no_grad(context->state());
+      const DTensor wanted = teacher(in[0].Detach());
+      no_grad.reset();
+      return {Mean(Square(in[0] - wanted))};
+    };
+    for (int step = 0; step < 2; ++step) Backward(Recompute(loss, {x})[0]);
+    world.FinishWork();
+  });
   for (const int rank : {0, 1}) {
     // The blocks of the second step's forward.
     EXPECT_EQ(SpansOf(trace, "comm", rank, static_cast<int>(Lane::kParam)).size(), 4u) << "rank " << rank;
@@ -333,28 +309,24 @@ TEST(OverlapTest, ATeacherThatIsRecomputedGathersAhead) {
 
 // The gathers that an update leaves behind are pending when it returns; what the host does then runs beside them.
 void ExpectGathersBehindUpdate(DataPlan plan) {
-  Tracer tracer;
-  RunRanks(2,
-           [plan](World& plain) {
-             GatedTraining training(plain, "dp=2", plan, "dp");
-             for (int step = 1; step <= 2; ++step) {
-               training.ForwardAndBackward();
-               training.SettleGradients();
-               training.gate.Close();
-               training.Update();
-               const DTensor wte = training.model.wte.weight.at_rest();
-               EXPECT_TRUE(wte.impl()->is_pending() && !wte.impl()->pending()->Test()) << "step " << step;
-               {
-                 const NoGradGuard no_grad(training.context->state());
-                 for (int i = 0; i < 5; ++i) Full(training.context, DType::kF32, {16, 16}, i);
-               }
-               training.gate.Open();
-             }
-             training.ForwardAndBackward();
-             training.world.FinishWork();
-           },
-           {.threads_per_rank = 1, .tracer = &tracer});
-  const nlohmann::json trace = nlohmann::json::parse(tracer.ToChromeJson());
+  const nlohmann::json trace = TraceOf(2, [plan](World& plain) {
+    GatedTraining training(plain, "dp=2", plan, "dp");
+    for (int step = 1; step <= 2; ++step) {
+      training.ForwardAndBackward();
+      training.SettleGradients();
+      training.gate.Close();
+      training.Update();
+      const DTensor wte = training.model.wte.weight.at_rest();
+      EXPECT_TRUE(wte.impl()->is_pending() && !wte.impl()->pending()->Test()) << "step " << step;
+      {
+        const NoGradGuard no_grad(training.context->state());
+        for (int i = 0; i < 5; ++i) Full(training.context, DType::kF32, {16, 16}, i);
+      }
+      training.gate.Open();
+    }
+    training.ForwardAndBackward();
+    training.world.FinishWork();
+  });
   for (const int rank : {0, 1}) {
     const std::vector<Interval> ops = SpansOf(trace, "op", rank, static_cast<int>(Lane::kInline));
     const std::vector<Interval> moves = SpansOf(trace, "comm", rank, static_cast<int>(Lane::kParam));

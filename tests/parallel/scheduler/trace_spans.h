@@ -1,12 +1,22 @@
 #ifndef WEFT_TESTS_PARALLEL_SCHEDULER_TRACE_SPANS_H_
 #define WEFT_TESTS_PARALLEL_SCHEDULER_TRACE_SPANS_H_
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "nlohmann/json.hpp"
+#include "runtime/launch/run_ranks.h"
+#include "runtime/trace/span.h"
 
 namespace weft {
+
+// What ranks, as threads of one thread each, write to a tracer while they run `body`.
+inline nlohmann::json TraceOf(int num_ranks, const std::function<void(World&)>& body) {
+  Tracer tracer;
+  RunRanks(num_ranks, body, {.threads_per_rank = 1, .tracer = &tracer});
+  return nlohmann::json::parse(tracer.ToChromeJson());
+}
 
 // When a span was, in microseconds.
 struct Interval {

@@ -24,7 +24,6 @@
 #include "parallel/parallelize.h"
 #include "runtime/launch/run_ranks.h"
 #include "runtime/tensor/copy.h"
-#include "runtime/trace/span.h"
 #include "tests/message_of.h"
 #include "tests/ops/tensor_compare.h"
 #include "tests/parallel/scheduler/chain.h"
@@ -294,29 +293,24 @@ TEST(UnitCopiesTest, NothingIsGatheredAheadWhereHooksUpdateWithinBackward) {
 }
 
 // The gathers that rank 0's thread has waited for.
-size_t NumWaitedGathers(const Tracer& tracer) {
-  const nlohmann::json trace = nlohmann::json::parse(tracer.ToChromeJson());
+size_t NumWaitedGathers(const nlohmann::json& trace) {
   return SpansOf(trace, "comm", /*rank=*/0, static_cast<int>(Lane::kInline)).size();
 }
 
 // Of two steps of which the first learns the order.
 size_t NumWaitedGathers(const Plan& plan, int passes_per_step = 1) {
-  Tracer tracer;
-  RunRanks(2,
-           [&](World& world) {
-             Chain model;
-             const auto context =
-                 Parallelize(model, world, DeviceMesh::Parse("dp=2"), plan, {.dtype = DType::kF64});
-             for (int step = 0; step < 2; ++step) {
-               const DTensor loss = LossOf(context, model);
-               for (int pass = passes_per_step; pass > 0; --pass) {
-                 Backward(loss, /*seed=*/{}, {.retain_graph = pass > 1});
-               }
-             }
-             world.FinishWork();
-           },
-           {.threads_per_rank = 1, .tracer = &tracer});
-  return NumWaitedGathers(tracer);
+  const nlohmann::json trace = TraceOf(2, [&](World& world) {
+    Chain model;
+    const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=2"), plan, {.dtype = DType::kF64});
+    for (int step = 0; step < 2; ++step) {
+      const DTensor loss = LossOf(context, model);
+      for (int pass = passes_per_step; pass > 0; --pass) {
+        Backward(loss, /*seed=*/{}, {.retain_graph = pass > 1});
+      }
+    }
+    world.FinishWork();
+  });
+  return NumWaitedGathers(trace);
 }
 
 // Backward begins with units that forward has left here, the root or a block that stays: what comes after them is gathered
@@ -341,27 +335,24 @@ TEST(UnitCopiesTest, APassWithoutAForwardLeavesItsOrder) {
 // The root and the first block, which are frozen, wait for no update of their own: of the second step the rank waits for nothing.
 // In the first step for the root, all blocks, and the one that backward only guesses.
 TEST(UnitCopiesTest, WhatIsFrozenIsGatheredAheadOfTheNextStep) {
-  Tracer tracer;
-  RunRanks(2,
-           [](World& world) {
-             Chain model;
-             const auto context = Parallelize(model, world, DeviceMesh::Parse("dp=2"), PlanNamed("fsdp"),
-                                              {.dtype = DType::kF64});
-             model.own.set_trainable(false);
-             model.blocks[0]->set_trainable(false);
-             Sgd optimizer(model.TrainableParameters(), {});
-             for (int step = 0; step < 2; ++step) {
-               world.ledger().Clear();
-               Backward(LossOf(context, model));
-               optimizer.Step(0.1);
-               optimizer.ZeroGrad();
-             }
-             // Behind what was there: three blocks in forward, two in backward, and what is ahead of the next step.
-             EXPECT_EQ(NumGathers(world), 7);
-             world.FinishWork();
-           },
-           {.threads_per_rank = 1, .tracer = &tracer});
-  EXPECT_EQ(NumWaitedGathers(tracer), 6u);
+  const nlohmann::json trace = TraceOf(2, [](World& world) {
+    Chain model;
+    const auto context =
+        Parallelize(model, world, DeviceMesh::Parse("dp=2"), PlanNamed("fsdp"), {.dtype = DType::kF64});
+    model.own.set_trainable(false);
+    model.blocks[0]->set_trainable(false);
+    Sgd optimizer(model.TrainableParameters(), {});
+    for (int step = 0; step < 2; ++step) {
+      world.ledger().Clear();
+      Backward(LossOf(context, model));
+      optimizer.Step(0.1);
+      optimizer.ZeroGrad();
+    }
+    // Behind what was there: three blocks in forward, two in backward, and what is ahead of the next step.
+    EXPECT_EQ(NumGathers(world), 7);
+    world.FinishWork();
+  });
+  EXPECT_EQ(NumWaitedGathers(trace), 6u);
 }
 
 // Blocks whose Forward is not called stay until there is no room for them.
