@@ -1,10 +1,11 @@
 #include "ops/product/contract.h"
 
 #include <algorithm>
-#include <optional>
+#include <memory>
 #include <type_traits>
 #include <utility>
 
+#include "ops/cpu/product/contract_plans.h"
 #include "ops/cpu/product/gemm.h"
 #include "ops/cpu/product/packed_gemm.h"
 #include "ops/cpu/spans/float_spans.h"
@@ -170,25 +171,6 @@ void AddToRows(ThreadPool& pool, const Tensor& bias, const Tensor& y) {
                    });
 }
 
-// Changes an f32 plan of many rows to one whose right operand is not transposed, by a copy: oneDNN's product
-// of it is a tenth faster than any of ours of the transposed one.
-void StraightenRight(const ContractNest& nest, PackedPlan& packed_plan) {
-  constexpr int64_t kManyRows = 2048;  // make copying it half a hundredth of the product
-  constexpr int64_t kLeastExtent = 48;
-  const ContractProducts& plan = packed_plan.plan;
-  if (!plan.b_transposed || plan.num_outer() > 1 || plan.num_products() > 1) return;
-  if (plan.size.m < kManyRows || std::min(plan.size.n, plan.size.k) < kLeastExtent) return;
-  ContractPacking packing = packed_plan.packed.packing;
-  (plan.swapped ? packing.x : packing.w) = true;
-  const PackedNest packed = PackNest(nest, packing);
-  const std::optional<ContractProducts> straight = ProductsOf(packed.nest, /*may_cut_sum=*/true);
-  // Dims of the packed operand may merge into a product of another shape, of which nothing is
-  // known to be faster.
-  const bool is_same = straight.has_value() && !straight->b_transposed && straight->size == plan.size &&
-                       straight->swapped == plan.swapped;
-  if (is_same) packed_plan = {packed, *straight};
-}
-
 class Contraction {
  public:
   Contraction(KernelContext& context, const ContractAttributes& labels)
@@ -203,27 +185,23 @@ class Contraction {
       RunInF32(x, w, bias, y);
       return;
     }
-    const ContractNest nest = ContractNest::Of(labels_, x, w, y);
-    if (nest.num_sums() == 0) return;
+    const std::shared_ptr<const ContractPlan> shared_plan = PlanContraction(labels_, x, w, y);
+    const ContractPlan& plan = *shared_plan;
+    if (plan.num_sums == 0) return;
     // An empty sum is 0, however a plan would cut it.
-    if (nest.num_summands() == 0) {
+    if (plan.num_summands == 0) {
       FillTensor(y, 0);
       AddBias(bias, y);
       return;
     }
-    // A sum of several bf16 products would be rounded each time.
-    const bool may_cut_sum = !is_bf16;
-    PackedPlan packed_plan = PlanWithPacking(nest, may_cut_sum);
-    if (y.dtype() == DType::kF32) StraightenRight(nest, packed_plan);
-    const auto& [packed, plan] = packed_plan;
-    const ContractPacking& packing = packed.packing;
-    const Tensor px = packing.x ? Pack(x, labels_.x, packed.x) : x;
-    const Tensor pw = packing.w ? Pack(w, labels_.w, packed.w) : w;
-    const Tensor y_view = packing.y ? y.Permute(OrderOf(labels_.y, packed.y)) : y;
+    const ContractPacking& packing = plan.packing;
+    const Tensor px = packing.x ? Pack(x, labels_.x, plan.x) : x;
+    const Tensor pw = packing.w ? Pack(w, labels_.w, plan.w) : w;
+    const Tensor y_view = packing.y ? y.Permute(OrderOf(labels_.y, plan.y)) : y;
     // A product writes rows whose elements lie together. Where y's letters stand otherwise, it writes a copy
     // whose dims are in the product's order, and that is rearranged once.
     const Tensor py = packing.y ? Tensor::Empty(context_.allocator, y.dtype(), y_view.shape()) : y;
-    const bool has_bias = RunPlan(plan, px, pw, packing.y ? Tensor() : bias, py);
+    const bool has_bias = RunPlan(plan.products, px, pw, packing.y ? Tensor() : bias, py);
     if (packing.y) ParallelCopy(context_.pool, py, y_view);
     if (!has_bias) AddBias(bias, y);
   }
