@@ -1,10 +1,11 @@
 #include "ops/reduce/reduce.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "ops/cpu/spans/dim_rows.h"
 #include "ops/cpu/spans/map_elements.h"
 #include "ops/cpu/spans/sum_elements.h"
@@ -153,15 +154,19 @@ void ReduceColumns(const T* x, int64_t rows, int64_t columns, int64_t stride, ty
   }
 }
 
-// Scratch memory for `count` values of at most 8 bytes.
+// Scratch memory for `count` values of at most 8 bytes; a few, as the sum of a small tensor has, lie in here.
 template <class Wide>
 class Workspace {
  public:
-  Workspace(const KernelContext& context, int64_t count)
-      : bytes_(Tensor::Empty(context.allocator, DType::kF64, {count})) {}
-  Wide* data() const { return static_cast<Wide*>(bytes_.data()); }
+  Workspace(const KernelContext& context, int64_t count) {
+    if (count > kFew) bytes_ = Tensor::Empty(context.allocator, DType::kF64, {count});
+  }
+  Wide* data() { return bytes_.defined() ? static_cast<Wide*>(bytes_.data()) : few_.data(); }
 
  private:
+  static constexpr int64_t kFew = 8;
+
+  std::array<Wide, kFew> few_;  // uninitialised
   Tensor bytes_;
 };
 
@@ -183,7 +188,7 @@ void ReduceMiddle(const KernelContext& context, const T* x, const Middle& m, typ
   const int64_t chunk =
       std::max({kTaskElements / columns, 4 * kRunRows, (m.reduced + kMaxChunks - 1) / kMaxChunks});
   const int64_t num_chunks = std::max<int64_t>((m.reduced + chunk - 1) / chunk, 1);
-  const Workspace<Wide> partials(context, num_chunks > 1 ? m.outer * num_chunks * m.inner : 0);
+  Workspace<Wide> partials(context, num_chunks > 1 ? m.outer * num_chunks * m.inner : 0);
   Wide* const target = num_chunks > 1 ? partials.data() : out;
 
   const int64_t unit_elements = std::max<int64_t>(std::min(chunk, m.reduced) * columns, 1);
@@ -214,8 +219,10 @@ struct Group {
   bool reduced;
 };
 
-std::vector<Group> MakeGroups(const Shape& shape, DimMask dims) {
-  std::vector<Group> groups;
+using Groups = absl::InlinedVector<Group, Shape::kMaxDims>;
+
+Groups MakeGroups(const Shape& shape, DimMask dims) {
+  Groups groups;
   for (int dim = 0; dim < shape.ndim(); ++dim) {
     const bool reduced = (dims >> dim & 1) != 0;
     if (!groups.empty() && groups.back().reduced == reduced) {
@@ -230,7 +237,7 @@ std::vector<Group> MakeGroups(const Shape& shape, DimMask dims) {
 // Takes the innermost reduced group out, and merges the kept ones beside it.
 // Any set of dims in steps of the one kind that is fast, [outer, reduced, inner]: the innermost goes first,
 // where the elements lie together; results between steps are Wide, so nothing is rounded on the way.
-Middle TakeInnermost(std::vector<Group>& groups) {
+Middle TakeInnermost(Groups& groups) {
   Middle m;
   const auto last = std::find_if(groups.rbegin(), groups.rend(), [](const Group& g) { return g.reduced; });
   const size_t taken = last == groups.rend() ? groups.size() : static_cast<size_t>(groups.rend() - last - 1);
@@ -266,13 +273,13 @@ void ReduceDims(const KernelCallBase& call, DimMask dims, double factor) {
   // Rare (a view of a parameter, say), and one pass more; what follows needs rows that lie together.
   if (!x.IsContiguous()) x = CloneTensor(x, call.context.allocator);
   const Tensor& y = call.outputs[0];
-  std::vector<Group> groups = MakeGroups(x.shape(), dims);
+  Groups groups = MakeGroups(x.shape(), dims);
   Middle m = TakeInnermost(groups);
   Workspace<Wide> results(call.context, m.outer * m.inner);
   ReduceMiddle<R, T>(call.context, x.data<T>(), m, results.data());
   while (std::any_of(groups.begin(), groups.end(), [](const Group& g) { return g.reduced; })) {
     m = TakeInnermost(groups);
-    const Workspace<Wide> next(call.context, m.outer * m.inner);
+    Workspace<Wide> next(call.context, m.outer * m.inner);
     ReduceMiddle<typename R::Next, Wide>(call.context, results.data(), m, next.data());
     results = next;
   }
