@@ -80,7 +80,7 @@ void MoveProgram::Advance(const Move& move, Progress& progress, const Round& rou
     Append(std::move(prepared.after), &stage.after);
     if (move.subject != 0) stage.subject = (stage.subject ^ move.subject) * kFnvPrime;
     if (Merges(step.kind)) {
-      stage.parts.push_back(PartOf(step, prepared));
+      stage.parts.push_back(PartOf(step, std::move(prepared)));
     } else {
       stage.alone = std::make_unique<PreparedStep>(std::move(prepared));
     }

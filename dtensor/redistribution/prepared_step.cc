@@ -124,13 +124,6 @@ PreparedStep PrepareSlice(const LoweredStep& step, const Tensor& local, const Te
 
 }  // namespace
 
-CollectiveDescriptor::Counts CountsOf(const std::vector<Region>& regions) {
-  CollectiveDescriptor::Counts counts;
-  counts.reserve(regions.size());
-  for (const Region& region : regions) counts.push_back(region.shape.num_elements());
-  return counts;
-}
-
 Tensor ViewOf(const Tensor& tensor, const Region& region) {
   Tensor view = tensor;
   for (int dim = 0; dim < tensor.ndim(); ++dim) {
@@ -221,14 +214,13 @@ Work IssueStep(Communicator& group, const LoweredStep& step, const PreparedStep&
                const CommOptions& options) {
   switch (step.kind) {
     case StepKind::kAllGather:
-      return group.AllGather(prepared.input, prepared.output, CountsOf(step.received), options);
+      return group.AllGather(prepared.input, prepared.output, step.received_counts, options);
     case StepKind::kReduceScatter:
-      return group.ReduceScatter(prepared.input, prepared.output, CountsOf(step.sent), step.op, options);
+      return group.ReduceScatter(prepared.input, prepared.output, step.sent_counts, step.op, options);
     case StepKind::kAllReduce:
       return group.AllReduce(prepared.input, prepared.output, step.op, options);
     case StepKind::kAllToAll:
-      return group.AllToAll(prepared.input, CountsOf(step.sent), prepared.output, CountsOf(step.received),
-                            options);
+      return group.AllToAll(prepared.input, step.sent_counts, prepared.output, step.received_counts, options);
     case StepKind::kPermute:
     case StepKind::kSendRegions:
       return group.SendRecv(prepared.sends, prepared.receives, options);
@@ -243,10 +235,11 @@ bool Merges(StepKind kind) {
   return kind == StepKind::kAllGather || kind == StepKind::kReduceScatter || kind == StepKind::kAllReduce;
 }
 
-CollectivePart PartOf(const LoweredStep& step, const PreparedStep& prepared) {
-  CollectivePart part = {.input = prepared.input, .output = prepared.output};
-  if (step.kind == StepKind::kAllGather) part.counts = CountsOf(step.received);
-  if (step.kind == StepKind::kReduceScatter) part.counts = CountsOf(step.sent);
+CollectivePart PartOf(const LoweredStep& step, PreparedStep&& prepared) {
+  CollectivePart part = {.input = std::move(prepared.input), .output = std::move(prepared.output)};
+  const bool gathers = step.kind == StepKind::kAllGather;
+  const std::vector<int64_t>& counts = gathers ? step.received_counts : step.sent_counts;
+  if (step.kind != StepKind::kAllReduce) part.counts.assign(counts.begin(), counts.end());
   return part;
 }
 

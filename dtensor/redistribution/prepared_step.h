@@ -63,14 +63,11 @@ Work IssueStep(Communicator& group, const LoweredStep& step, const PreparedStep&
 bool Merges(StepKind kind);
 
 // The collective of a step of such a kind.
-CollectivePart PartOf(const LoweredStep& step, const PreparedStep& prepared);
+CollectivePart PartOf(const LoweredStep& step, PreparedStep&& prepared);
 
 // Issues those of steps that merge with `first`, as one call.
 Work IssueParts(Communicator& group, const LoweredStep& first, absl::Span<const CollectivePart> parts,
                 const CommOptions& options);
-
-// Elements of each region: the counts of a collective.
-CollectiveDescriptor::Counts CountsOf(const std::vector<Region>& regions);
 
 // The part of a tensor that `region` names, as a view.
 Tensor ViewOf(const Tensor& tensor, const Region& region);

@@ -11,6 +11,13 @@ namespace {
 
 using Coordinate = absl::InlinedVector<int64_t, DeviceMesh::kMaxAxes>;
 
+std::vector<int64_t> CountsOf(const std::vector<Region>& regions) {
+  std::vector<int64_t> counts;
+  counts.reserve(regions.size());
+  for (const Region& region : regions) counts.push_back(region.shape.num_elements());
+  return counts;
+}
+
 class StepLowering {
  public:
   StepLowering(const Layout& from, const RedistributionStep& step, const Shape& shape, const DeviceMesh& mesh,
@@ -70,6 +77,8 @@ class StepLowering {
             input.offset, output.offset);
         break;
     }
+    lowered.sent_counts = CountsOf(lowered.sent);
+    lowered.received_counts = CountsOf(lowered.received);
     lowered.sent_in_order = LieInOrder(input.shape, lowered.sent);
     lowered.received_in_order = LieInOrder(output.shape, lowered.received);
     return lowered;

@@ -38,6 +38,8 @@ struct LoweredStep {
   // one in `sent`, what this rank keeps.
   std::vector<Region> sent;
   std::vector<Region> received;
+  std::vector<int64_t> sent_counts;  // elements of each
+  std::vector<int64_t> received_counts;
   bool sent_in_order = false;      // the input is these regions one after another
   bool received_in_order = false;  // the output is
 

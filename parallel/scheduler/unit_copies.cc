@@ -26,16 +26,6 @@ bool IsPacked(const Parameter& parameter) {
   return false;
 }
 
-// Of whole copies: of all parameters, or of those that are packed.
-int64_t WholeBytes(const CopyUnit& unit, bool packed_alone) {
-  int64_t bytes = 0;
-  for (const Parameter* parameter : unit.parameters) {
-    if (packed_alone && !IsPacked(*parameter)) continue;
-    bytes += parameter->spec().shape.num_elements() * ItemSize(parameter->compute_dtype());
-  }
-  return bytes;
-}
-
 // Whether it was not there.
 bool AddOnce(std::vector<int>& order, int unit) {
   if (std::find(order.begin(), order.end(), unit) != order.end()) return false;
@@ -55,6 +45,16 @@ UnitCopies::UnitCopies(MeshContext& context, std::vector<CopyUnit> units, const 
     }
     const int path_id = context.state().PathId(unit.path);
     units_.push_back({.spec = std::move(unit), .path_id = path_id, .subjects = std::move(subjects)});
+    MeasureWhole(units_.back());
+  }
+}
+
+void UnitCopies::MeasureWhole(Unit& unit) {
+  unit.whole_bytes = unit.packed_bytes = 0;
+  for (const Parameter* parameter : unit.spec.parameters) {
+    const int64_t bytes = parameter->spec().shape.num_elements() * ItemSize(parameter->compute_dtype());
+    unit.whole_bytes += bytes;
+    if (IsPacked(*parameter)) unit.packed_bytes += bytes;
   }
 }
 
@@ -79,6 +79,7 @@ void UnitCopies::Forget(int copy) noexcept {
   leave_out(unit.copies);
   leave_out(unit.parts);
   leave_out(unit.versions);
+  MeasureWhole(unit);
   places_[copy].second = -1;
   for (size_t i = copy + 1; i < places_.size() && places_[i].first == index; ++i) --places_[i].second;
 }
@@ -145,9 +146,8 @@ void UnitCopies::Updated(int copy) {
   for (const int index : UnitsAhead(first)) {
     if (!is_next(index)) continue;
     // Beside the root's gather, of which what it packs is whole twice.
-    const int64_t packed = WholeBytes(units_[first].spec, /*packed_alone=*/true);
-    if (units_[first].spec.is_root && packed > WholeBytes(units_[index].spec, /*packed_alone=*/false))
-      continue;
+    const Unit& before = units_[first];
+    if (before.spec.is_root && before.packed_bytes > units_[index].whole_bytes) continue;
     GatherForNextStep(index);
   }
 }

@@ -87,11 +87,14 @@ class UnitCopies final : public CopySource {
     std::vector<DTensor> copies = {};     // empty: not here
     std::vector<DTensor> parts = {};      // of the copies, in the smaller group
     std::vector<int64_t> versions = {};   // of the parameters that they were made of, the last time
+    int64_t whole_bytes = 0;              // of all copies
+    int64_t packed_bytes = 0;             // of those whose gather is unpacked from a buffer
     bool is_used = false;                 // since they were made
     bool is_held = false;
     int64_t last_use = 0;
   };
 
+  static void MeasureWhole(Unit& unit);
   bool IsCurrent(const Unit& unit) const;
   // Whether its copies go when the program is done with them.
   static bool Reshards(const Unit& unit) { return unit.spec.reshards && !unit.is_held; }

@@ -97,11 +97,11 @@ void Communicator::Check(const Request& request, const Buffers& buffers) const {
   }
 }
 
-Communicator::Part Communicator::ToPart(const Request& request) const {
+void Communicator::FillPart(const Request& request, Part* to) const {
   const Buffers buffers = Buffers::Of(request.kind, rank_ == request.root);
   Check(request, buffers);
   const bool has_input = buffers.input != Buffers::kNone;
-  Part part;
+  Part& part = *to;
   if (has_input) part.input = request.input;
   if (buffers.output != Buffers::kNone) part.output = request.output;
   CollectiveDescriptor& descriptor = part.descriptor;
@@ -114,11 +114,11 @@ Communicator::Part Communicator::ToPart(const Request& request) const {
   } else {
     descriptor.counts.assign(request.counts.begin(), request.counts.end());
   }
-  return part;
 }
 
 Work Communicator::Collect(const Request& request, const CommOptions& options) {
-  Operation operation(ToPart(request));
+  Operation operation;
+  FillPart(request, &operation);
   operation.receive_counts.assign(request.receive_counts.begin(), request.receive_counts.end());
   operation.options = options;
   return Start(std::move(operation));
@@ -184,10 +184,10 @@ Work Communicator::CollectEach(CollectiveKind kind, absl::Span<const CollectiveP
   list.parts.reserve(parts.size());
   for (const CollectivePart& part : parts) {
     try {
-      list.parts.push_back(ToPart(
-          {.kind = kind, .input = part.input, .output = part.output, .counts = part.counts, .op = op}));
+      FillPart({.kind = kind, .input = part.input, .output = part.output, .counts = part.counts, .op = op},
+               &list.parts.emplace_back());
     } catch (const Error& error) {
-      Throw(error.code(), error.message(), " (part ", list.parts.size(), " of the list)");
+      Throw(error.code(), error.message(), " (part ", list.parts.size() - 1, " of the list)");
     }
     const CollectiveDescriptor& descriptor = list.parts.back().descriptor;
     const DType first = list.parts[0].descriptor.dtype;

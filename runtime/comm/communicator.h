@@ -237,8 +237,8 @@ class Communicator {
   struct Buffers;
   // Errors: InvalidArgument if the request does not fit itself or the group.
   void Check(const Request& request, const Buffers& buffers) const;
-  // Checks `request`, and makes a collective of it.
-  Part ToPart(const Request& request) const;
+  // Checks `request`, and makes a collective of it in `to`, which is new.
+  void FillPart(const Request& request, Part* to) const;
   // The one way of all collectives: checks, records and runs it.
   Work Collect(const Request& request, const CommOptions& options);
   Work CollectEach(CollectiveKind kind, absl::Span<const CollectivePart> parts, ReduceOp op,
