@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "absl/container/inlined_vector.h"
+#include "ops/cpu/reduce/reduce_groups.h"
 #include "ops/cpu/spans/dim_rows.h"
 #include "ops/cpu/spans/map_elements.h"
 #include "ops/cpu/spans/sum_elements.h"
@@ -170,17 +170,10 @@ class Workspace {
   Tensor bytes_;
 };
 
-// A row-major array as [outer, reduced, inner].
-struct Middle {
-  int64_t outer = 1;
-  int64_t reduced = 1;
-  int64_t inner = 1;
-};
-
 // Reduces the middle dim into out [outer, inner]. Where that dim is long it is cut into chunks, a task each,
 // whose results are reduced in turn: by the shape alone, whatever the number of threads.
 template <class R, class T>
-void ReduceMiddle(const KernelContext& context, const T* x, const Middle& m, typename R::Wide* out) {
+void ReduceMiddle(const KernelContext& context, const T* x, const MiddleDim& m, typename R::Wide* out) {
   using Wide = typename R::Wide;
   if (m.outer * m.inner == 0) return;
   const int64_t columns = std::min(m.inner, kColumns);
@@ -213,59 +206,8 @@ void ReduceMiddle(const KernelContext& context, const T* x, const Middle& m, typ
   }
 }
 
-// Neighbouring dims that are all kept or all reduced.
-struct Group {
-  int64_t extent;
-  bool reduced;
-};
-
-using Groups = absl::InlinedVector<Group, Shape::kMaxDims>;
-
-Groups MakeGroups(const Shape& shape, DimMask dims) {
-  Groups groups;
-  for (int dim = 0; dim < shape.ndim(); ++dim) {
-    const bool reduced = (dims >> dim & 1) != 0;
-    if (!groups.empty() && groups.back().reduced == reduced) {
-      groups.back().extent *= shape[dim];
-    } else {
-      groups.push_back({shape[dim], reduced});
-    }
-  }
-  return groups;
-}
-
-// Takes the innermost reduced group out, and merges the kept ones beside it.
-// Any set of dims in steps of the one kind that is fast, [outer, reduced, inner]: the innermost goes first,
-// where the elements lie together; results between steps are Wide, so nothing is rounded on the way.
-Middle TakeInnermost(Groups& groups) {
-  Middle m;
-  const auto last = std::find_if(groups.rbegin(), groups.rend(), [](const Group& g) { return g.reduced; });
-  const size_t taken = last == groups.rend() ? groups.size() : static_cast<size_t>(groups.rend() - last - 1);
-  Group kept = {1, false};
-  for (size_t i = 0; i < groups.size(); ++i) {
-    if (i < taken) {
-      m.outer *= groups[i].extent;
-    } else if (i == taken) {
-      m.reduced = groups[i].extent;
-    } else {
-      m.inner *= groups[i].extent;
-      kept.extent *= groups[i].extent;
-    }
-  }
-  if (taken == groups.size()) {
-    groups.clear();
-    return m;
-  }
-  groups.resize(taken);
-  if (!groups.empty()) {
-    groups.back().extent *= kept.extent;  // groups alternate: the one before a reduced group is kept
-  } else {
-    groups.push_back(kept);
-  }
-  return m;
-}
-
-// Reduces `dims` of x into y, each result times `factor` (for means).
+// Reduces `dims` of x into y, each result times `factor` (for means). Results between steps are Wide, so nothing is rounded on the
+// way.
 template <class R, class T>
 void ReduceDims(const KernelCallBase& call, DimMask dims, double factor) {
   using Wide = typename R::Wide;
@@ -273,11 +215,11 @@ void ReduceDims(const KernelCallBase& call, DimMask dims, double factor) {
   // Rare (a view of a parameter, say), and one pass more; what follows needs rows that lie together.
   if (!x.IsContiguous()) x = CloneTensor(x, call.context.allocator);
   const Tensor& y = call.outputs[0];
-  Groups groups = MakeGroups(x.shape(), dims);
-  Middle m = TakeInnermost(groups);
+  ReduceGroups groups = GroupDims(x.shape(), dims);
+  MiddleDim m = TakeInnermost(groups);
   Workspace<Wide> results(call.context, m.outer * m.inner);
   ReduceMiddle<R, T>(call.context, x.data<T>(), m, results.data());
-  while (std::any_of(groups.begin(), groups.end(), [](const Group& g) { return g.reduced; })) {
+  while (std::any_of(groups.begin(), groups.end(), [](const ReduceGroup& g) { return g.reduced; })) {
     m = TakeInnermost(groups);
     Workspace<Wide> next(call.context, m.outer * m.inner);
     ReduceMiddle<typename R::Next, Wide>(call.context, results.data(), m, next.data());
